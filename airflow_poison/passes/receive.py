@@ -132,7 +132,16 @@ class ReceivePass(Receive):
             landed.update(self._land())
         behind = self.table.behind() if parks(after.control.desk, self.policy.reads) else Behind()
         total = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
-        result = replace(total, landed=dict(landed), behind=behind.messages, behind_groups=behind.groups, in_place=in_place)
+        held = [claim for claim in after.claims if claim.sub_queue == self.policy.reads]
+        result = replace(
+            total,
+            landed=dict(landed),
+            behind=behind.messages,
+            behind_groups=behind.groups,
+            held=sum(claim.messages for claim in held),
+            held_until=max((_instant(claim.expires_at) for claim in held), default=None),
+            in_place=in_place,
+        )
         if result.not_landed:
             who = counted(result.not_landed, "delivery", "deliveries")
             self.progress(

@@ -90,6 +90,8 @@ class ReceiveResult(Plain):
     :param untouched: not reached before the endpoint halted, or behind a message of their group that failed in this pass; they are where they were.
     :param behind: messages that wait now behind earlier ones of their groups (``park_group``), whichever pass found them; ``behind_groups``: so many
         groups they are of.
+    :param held: messages that other passes of the endpoint hold now, which run or have died; ``held_until``: when the last of them ends unless it is
+        renewed, ISO 8601 in UTC, or None.
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
     :param blocked_by: the message that blocks it; ``obstacle``: why blocked messages stay, one line.
@@ -141,6 +143,8 @@ class ReceiveResult(Plain):
     seconds: float = 0.0
     behind: int = 0
     behind_groups: int = 0
+    held: int = 0
+    held_until: str | None = None
 
     @property
     def messages_per_second(self) -> float:
@@ -156,7 +160,7 @@ _NUMBERS = tuple(each.name for each in fields(ReceiveResult) if each.type == "in
 _COUNTED = {
     name: {"settled": "committed", "halted_messages": "halted"}.get(name, name)
     for name in _NUMBERS
-    if name not in {"passes", "behind", "behind_groups"}
+    if name not in {"passes", "behind", "behind_groups", "held"}
 }
 """The numbers of a result that a tally has, and under which name."""
 
@@ -334,7 +338,7 @@ def _lines(result: ReceiveResult) -> Iterator[str]:
     if result.received:
         yield from _received(result)
     elif not did and result.blocked_until is None and result.outage is None:
-        yield f"Queue {result.queue!r}: nothing to receive."
+        yield f"Queue {result.queue!r}: nothing to receive{_held(result)}."
     if result.behind:
         waiting = f"{counted(result.behind, 'message waits', 'messages wait')} behind earlier ones of {counted(result.behind_groups, 'group')}"
         yield f"Queue {result.queue!r}: {waiting}, which are in retry, poison or postponed (park_group)."
@@ -351,6 +355,13 @@ def _lines(result: ReceiveResult) -> Iterator[str]:
         back = f" {counted(outage['given_back'], 'message')} that failed so are given back uncounted." if outage["given_back"] else ""
         since, probe = show_recorded(outage["since"]), show_recorded(outage["next_probe_at"])
         yield f"Queue {result.queue!r}: outage since {since}, no poison{error}.{back} The next probe is due at {probe}."
+
+
+def _held(result: ReceiveResult) -> str:
+    if result.held_until is None:
+        return ""
+    held, until = counted(result.held, "message is", "messages are"), show_recorded(result.held_until)
+    return f": {held} held by other passes, until {until} where a pass has died; a pass with its run key goes on with them at once"
 
 
 def halted(result: ReceiveResult, system: str = "") -> str:

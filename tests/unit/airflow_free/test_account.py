@@ -48,6 +48,15 @@ def test_every_end_of_a_message_is_told(end: str, words: str) -> None:
     assert second == "12 deliveries, 5 of them rolled back (0 ended their process, 0 timed out)."
 
 
+def test_messages_that_other_passes_hold_are_not_passed_over() -> None:
+    """A pass has died on a full disk: four messages wait, and the next one was said to find nothing to receive."""
+    [line] = account(replace(NOTHING, held=4, held_until="2013-01-01T00:30:00+00:00"))
+    assert line == (
+        "Queue 'orders': nothing to receive: 4 messages are held by other passes, until 2013-01-01 00:30:00 UTC where a pass has died; "
+        "a pass with its run key goes on with them at once."
+    )
+
+
 def test_a_single_message_is_no_plural() -> None:
     first, second = account(replace(NOTHING, received=1, settled=1, seconds=1.0, deliveries=1))
 

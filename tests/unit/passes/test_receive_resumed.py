@@ -70,6 +70,19 @@ def test_a_pass_that_died_is_finished_by_its_own_run_key(mixed: Queue, at_point:
     assert_received_once(mixed)
 
 
+def test_a_pass_says_which_messages_a_pass_that_died_still_holds(mixed: Queue, at_point: AtPoint) -> None:
+    at_point.do("store.seal.before_rename", die)
+    with pytest.raises(DiedError):
+        mixed.receive()
+
+    result = mixed.receive("another")
+
+    [claim] = mixed.table.snapshot().claims
+    assert (result.received, result.held, result.held_until) == (0, 6, claim.expires_at.isoformat())
+    mixed.receive()
+    assert mixed.receive("another").held == 0
+
+
 @pytest.mark.parametrize("point", WITH_A_MANIFEST)
 def test_a_sealed_pass_is_finished_without_an_engine(mixed: Queue, at_point: AtPoint, point: str) -> None:
     at_point.do(point, die)
