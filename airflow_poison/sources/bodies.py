@@ -9,11 +9,12 @@ from airflow_poison.sources.kafka_topic import unreplaced
 from airflow_poison.sources.rows import JSON_TEXT, shown, to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY
 from airflow_poison.values import json_text
-from airflow_poison.values.data_frames import columns_of_frame, is_frame
+from airflow_poison.values.data_frames import columns_of_frame, is_frame, read_once
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.values.json_values import check_text, json_value, number_or_text, utf8
 from airflow_poison.values.mapping import BATCH, ColumnMapping, cells, check_named_once, check_several, rows_to_batches
 from airflow_poison.values.schema import message_schema
+from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -125,13 +126,16 @@ def batches_of(messages: Iterable[object], mapping: ColumnMapping, now: datetime
         yield from _of_frame(frame, mapping, now)
 
 
-def _of_frame(frame: object, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
+def _of_frame(frame: Any, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     try:
+        frame = read_once(frame)
         columns = columns_of_frame(frame)
     except ValueError as error:
         raise InputError(f"The rows cannot be read: {error}. Nothing was sent.") from error
+    if not columns and (number := len(frame)):
+        raise InputError(f"the data frame has {counted(number, 'row')} and no column to make messages of. Nothing was sent.")
     check_named_once([name for name, _ in columns], "the data frame")
     made = [_of_objects(name, found, mapping) if isinstance(found, list) else (pa.field(name, found.type), found) for name, found in columns]
     rows = pa.Table.from_arrays([cells for _, cells in made], schema=pa.schema([field for field, _ in made]))

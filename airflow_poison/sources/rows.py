@@ -251,7 +251,9 @@ def _bare(array: _Array) -> _Array:
 
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _bare(array.dictionary_decode())
+        values = _bare(array.dictionary)
+        views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}  # Arrow has no take of them
+        return values.cast(views.get(values.type, values.type)).take(array.indices)
     if pa.types.is_run_end_encoded(kind):
         return _bare(pc.call_function("run_end_decode", [array]))
     if isinstance(kind, pa.BaseExtensionType) and kind.extension_name not in _TEXTS:
@@ -272,8 +274,13 @@ class _Odd:
 
     def without(self, name: str, column: pa.Array[Any], *, is_json: bool = False) -> pa.Array[Any]:
         """Return a column as DuckDB reads it: types that it has, nulls for what it cannot read."""
+        import pyarrow as pa
+
         self._name = name
-        made = self._of(column, None)
+        try:
+            made = self._of(column, None)
+        except pa.ArrowNotImplementedError as error:
+            raise InputError(f"column {name!r} is {column.type}, which Arrow itself cannot read: {error}. Cast it. Nothing was sent.") from error
         return _as_json(made) if is_json else made
 
     def _of(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:  # noqa: PLR0911  (one line for each kind of type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -57,6 +57,9 @@ def sent(frame: object, **mapping: Any) -> list[dict[str, Any]]:
         (pa.table({"v": pa.array(['{"a": 1}'], pa.json_())}), [{"a": 1}]),
         (pa.table({"v": pa.array([0, 5_000_000], pa.int32()).view(pa.date32())}), ["1970-01-01", "+15659-07-15"]),
         (pa.table({"v": [1]}).to_batches()[0], [1]),
+        (pl.DataFrame({"v": pl.Series(["a", None], dtype=pl.Categorical)}), ["a", None]),
+        (pl.DataFrame({"v": pl.Series([["a"], []], dtype=pl.List(pl.Enum(["a"])))}), [["a"], []]),
+        (pa.table({"v": pa.DictionaryArray.from_arrays(pa.array([0, None]), pa.array([b"a"], pa.binary_view()))}), ["YQ==", None]),
     ],
 )
 def test_values_of_a_frame_are_sent_as_what_they_are(frame: object, values: Sequence[object]) -> None:
@@ -86,6 +89,13 @@ def test_a_text_that_is_none_is_alone_with_that(frame: object) -> None:
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, "the data frame: column 'a' is there twice"),
         (pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), {}, "the data frame: column 'a' is there twice"),
         (objects("a", 1), {"body": "v"}, "body='v': a row has int there"),
+        (pd.DataFrame(index=[0, 1]), {}, "the data frame has 2 rows and no column"),
+        (pa.table({"v": [1, 2]}).select([]), {}, "the data frame has 2 rows and no column"),
+        (
+            pa.table({"v": pa.RunEndEncodedArray.from_arrays(pa.array([1]), cast("Any", pa.array(["a"], pa.string_view())))}),
+            {},
+            "column 'v' is run_end_encoded.*, which Arrow itself cannot read: .*Cast it",
+        ),
         (objects("a"), {"group": "w"}, "group='w': there is no such column"),
     ],
 )
