@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -19,13 +19,15 @@ from urllib.parse import unquote
 
 from airflow_poison.outputs.table_rules import TYPE_OF_TEXT
 from airflow_poison.sources.frames import folders_of, reader
-from airflow_poison.sources.source import Reached, Source, Take
+from airflow_poison.sources.readers import malformed
+from airflow_poison.sources.source import ERROR, Reached, Source, Take
+from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.clock import days_of, micros_of, text_of_days, text_of_micros
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
-from airflow_poison.values.texts import first_line, literal_path, local_uri, on_spark, place_of
+from airflow_poison.values.texts import counted, first_line, literal_path, local_uri, on_spark, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -170,25 +172,50 @@ class Versions:
     def rows(self, of: Version, file: DataFile, *, changes: bool) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file with the columns of the newest version, and those that an overwrite has removed since.
 
+        Of one that is damaged, those before the break, and then a malformed record.
+
         :param changes: with the three columns of the change data feed.
         """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         self._refuse(of, file)
-        with self._named(f"version {of.number}"):
-            try:
-                content = self._files.open_input_file(file.path)
-            except FileNotFoundError as error:
-                raise SourceError(self._vacuumed(of, file)) from error
-        with content, self._named(f"{file.path} of version {of.number}"):
-            reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
-            for batch in streamed(reader, _BATCH, use_threads=False):
+        with self._named(f"{file.path} of version {of.number}"):
+            for batch in self._stored(of, file):
+                if ERROR in batch.schema.names:
+                    yield batch
+                    continue
                 columns = {name.name: self._column(batch, file, name) for name in self.schema}
                 columns |= {name: batch.column(name) for name in batch.schema.names if name not in columns and name != CHANGE_TYPE}
                 if changes:
                     columns |= _feed_columns(batch, of, file)
                 yield pa.record_batch(list(columns.values()), names=list(columns))
+
+    def _stored(self, of: Version, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that a file has, and a malformed record where they end at a damage. Raises SourceError for one that is gone."""
+        count = 0
+        with self._opened_file(of, file) as content:
+            try:
+                for batch in _decoded(content):
+                    count += batch.num_rows
+                    yield batch
+            except Exception as error:  # noqa: BLE001  (libraries raise what they like for what is in a file)
+                damage = first_line(error)
+            else:
+                return
+        with self._opened_file(of, file) as content:  # where it cannot be read by its bytes, either, it is not damaged
+            beginning = content.read(BYTES)
+            while content.read(1 << 20):
+                pass
+        with self._opened_file(of, file) as content, suppress(Exception):
+            for _ in _decoded(content):
+                pass
+            damage = ""
+        name = f"{self.uri}/{file.path}"
+        if not damage:
+            raise SourceError(f"{name} could not be read before, and can now. Nothing was sent; run the task again.")
+        before = f" {counted(count, 'row')} before that {'was' if count == 1 else 'were'} taken." if count else ""
+        restored = "Restore the file; a backfill of the version that added it takes its rows"
+        yield malformed(name, beginning, f"{name} is damaged: {damage}.{before} {restored}")
 
     def check(self, of: Version, files: Iterable[DataFile]) -> None:
         """Raise SourceError for a file whose rows cannot be read, as far as its name and a look at this machine say."""
@@ -231,6 +258,12 @@ class Versions:
         return spark.createDataFrame([], schema) if found is None else found
 
     # Help -------------------------------------------------------------------------------------------------------------
+
+    def _opened_file(self, of: Version, file: DataFile) -> Any:
+        try:
+            return self._files.open_input_file(file.path)
+        except FileNotFoundError as error:
+            raise SourceError(self._vacuumed(of, file)) from error
 
     @cached_property
     def _files(self) -> Any:
@@ -365,6 +398,12 @@ def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[st
         COMMIT_VERSION: pa.repeat(pa.scalar(of.number, pa.int64()), size),
         COMMIT_TIMESTAMP: pa.repeat(pa.scalar(of.at * 1_000, pa.timestamp("us", "UTC")), size),
     }
+
+
+def _decoded(content: Any) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    return streamed(pq.ParquetFile(content, coerce_int96_timestamp_unit="us", page_checksum_verification=True), _BATCH, use_threads=False)
 
 
 def _texts(values: pa.ChunkedArray[Any]) -> list[str | None]:

@@ -17,8 +17,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.passes.take import positions, take
+from airflow_poison.sources import delta_changes
 from airflow_poison.sources.delta_changes import DeltaChanges, Versions
-from airflow_poison.sources.source import Position
+from airflow_poison.sources.source import ERROR, Position
 from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.errors import InputError, SettingError, SourceError
 from airflow_poison.values.mapping import ColumnMapping
@@ -403,29 +404,30 @@ def test_a_file_that_is_taken_may_be_gone_when_the_others_of_its_version_are_tak
     assert sorted(found + ids(source, at)[0]) == [1, 2]
 
 
-@pytest.mark.parametrize(("damage", "changes"), [("gone", False), ("gone", True), ("no Parquet", False)])
-def test_what_is_before_a_file_that_cannot_be_read_is_taken(
+def in_two_partitions(uri: str, versions: int) -> Path:
+    """Write versions with two rows each, one in each partition; return the last file of version 2."""
+    for number in range(versions):
+        rows = pa.table({"id": [2 * number, 2 * number + 1], "part": ["a", "b"]})
+        write_deltalake(uri, rows, partition_by=["part"], mode="append", configuration=FEED)
+    entries = map(json.loads, Path(uri, "_delta_log", f"{2:020d}.json").read_text().splitlines())
+    return Path(uri, unquote([entry["add"]["path"] for entry in entries if "add" in entry][-1]))
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_is_before_a_file_that_is_gone_is_taken(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    damage: str,
     changes: bool,  # noqa: FBT001  (a parameter)
 ) -> None:
     uri = str(tmp_path / "t")
-    for number in range(4):
-        write_deltalake(
-            uri, pa.table({"id": [2 * number, 2 * number + 1], "part": ["a", "b"]}), partition_by=["part"], mode="append", configuration=FEED
-        )
-    entries = map(json.loads, (tmp_path / "t/_delta_log" / f"{2:020d}.json").read_text().splitlines())
-    added = [entry["add"]["path"] for entry in entries if "add" in entry]
-    lost = Path(uri, unquote(added[-1]))
+    lost = in_two_partitions(uri, 4)
     good = lost.read_bytes()
-    lost.unlink() if damage == "gone" else lost.write_bytes(b"PAR1" + b"x" * 100)
+    lost.unlink()
     source = DeltaChanges(uri, start=0, changes=changes)
 
     found, at = ids(source)
 
-    assert sorted(found[:4]) == [0, 1, 2, 3]
-    assert len(found) == (5 if damage == "no Parquet" and not changes else 4), "a file before it, where a version may be taken in parts"
+    assert sorted(found) == [0, 1, 2, 3]
     [line] = caplog.messages
     assert re.search("What is before it is taken, and the next run begins with it: .*of version 2", line)
     assert "Nothing was sent" not in line
@@ -433,6 +435,67 @@ def test_what_is_before_a_file_that_cannot_be_read_is_taken(
         ids(source, at)
     lost.write_bytes(good)
     assert sorted(found + ids(source, at)[0]) == [*range(8)]
+
+
+@pytest.mark.parametrize("start", [None, 0])
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("damage", ["no Parquet", "no bytes", "a page", "the footer"])
+def test_a_damaged_file_is_one_message_and_stops_no_other(
+    tmp_path: Path,
+    damage: str,
+    changes: bool,  # noqa: FBT001  (a parameter)
+    start: int | None,
+) -> None:
+    uri = str(tmp_path / "t")
+    lost = in_two_partitions(uri, 4)
+    good = lost.read_bytes()
+    broken = {"no Parquet": b"PAR1" + b"x" * 100, "no bytes": b"", "a page": good[:4] + b"\xff" * 40 + good[44:], "the footer": good[:-12]}[damage]
+    lost.write_bytes(broken)
+
+    rows, at = taken(DeltaChanges(uri, start=start, changes=changes))
+
+    [wrong] = [row for row in rows if row.get(ERROR)]
+    missing = int(pq.read_table(pa.BufferReader(good))["id"][0].as_py())
+    assert {row["id"] for row in rows if row is not wrong} == {*range(8)} - {missing}
+    assert wrong["body"] == broken
+    assert re.search(f"^{re.escape(str(lost))} is damaged: .*Restore the file; a backfill of the version that added it", wrong[ERROR])
+    assert at["version"] == 4
+    lost.write_bytes(good)
+    again = [*DeltaChanges(uri, changes=changes).between("2", "3").batches()]
+    assert missing in {number for batch in again for number in batch["id"].to_pylist()}
+
+
+def test_rows_before_a_damage_are_taken(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, pa.table({"id": [0]}))
+    [path] = DeltaTable(uri).file_uris()
+    file = Path(path.removeprefix("file://"))
+    pq.write_table(pa.table({"id": [*range(30_000)]}), file, row_group_size=10_000)
+    whole = bytearray(file.read_bytes())
+    place = pq.ParquetFile(file).metadata.row_group(2).column(0).dictionary_page_offset or 0
+    whole[place : place + 40] = b"\xff" * 40
+    file.write_bytes(whole)
+
+    rows, _ = taken(DeltaChanges(uri))
+
+    assert [row["id"] for row in rows[:-1]] == [*range(20_000)]
+    assert "20,000 rows before that were taken" in rows[-1][ERROR]
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = str(tmp_path / "t")
+    in_two_partitions(uri, 3)
+    decoded, failures = delta_changes._decoded, iter([OSError("a server away")])
+
+    def once(content: object) -> object:
+        for error in failures:
+            raise error
+        return decoded(content)
+
+    monkeypatch.setattr(delta_changes, "_decoded", once)
+
+    with pytest.raises(SourceError, match="could not be read before, and can now"):
+        taken(DeltaChanges(uri))
 
 
 def test_columns_that_an_overwrite_removes_are_in_the_changes(uri: str) -> None:
