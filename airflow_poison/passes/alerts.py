@@ -109,11 +109,13 @@ def send_alerts(
     """
     main, sent, errors = alert_subscription(table, subscriber, clock, kinds), dict[str, Alert](), list[AlertError]()
     readers = {name: replace(main, reader=f"#{name}") for name in targets}
-    control = _hand_on(main, readers.values())
-    behind = {name for name, reader in readers.items() if reader.cursor.read(control)[0] is not None}
-    current, ended, until = [name for name in targets if name not in behind], False, 0
+    behind, current, ended, until = set[str](), list[str](), False, -1
     while not ended:  # behind a range that a dead run has left lies what has happened since
         with main.range() as found:
+            if until < 0:  # the first
+                control = _hand_on(main, readers.values(), found.control)
+                behind |= {name for name, reader in readers.items() if reader.cursor.read(control)[0] is not None}
+                current += [name for name in targets if name not in behind]
             alerts = _alerts(table, found.key, found.events)
             for name in tuple(current):
                 try:
@@ -133,7 +135,7 @@ def send_alerts(
     return list(sent.values())
 
 
-def _hand_on(main: Subscription, readers: Collection[Subscription]) -> Control:
+def _hand_on(main: Subscription, readers: Collection[Subscription], control: Control) -> Control:
     """Let all targets owe, too, what is owed by those that are not there any more; return the queue's control row."""
     prefix, there = main.cursor.names[0] + "#", {reader.cursor.names[0] for reader in readers}
 
@@ -151,7 +153,6 @@ def _hand_on(main: Subscription, readers: Collection[Subscription]) -> Control:
             changed |= dict.fromkeys(cursor.names)
         return control.with_counters(changed)
 
-    control = main.table.snapshot().control
     return main.table.alter(change) if readers and gone(control) else control
 
 

@@ -121,6 +121,7 @@ class EventRange:
 
     :param key: names the range: the same whenever it is sent again.
     :param events: read while they are asked for, once: a range may hold millions.
+    :param control: the queue's control row, as it was read for the range.
     :param repeated: an earlier run began to send it and died: later events are another range.
     """
 
@@ -128,6 +129,7 @@ class EventRange:
     since: int
     until: int
     events: Iterator[Event]
+    control: Control
     repeated: bool = False
 
 
@@ -172,7 +174,7 @@ class Subscription:
                 seen = since, until
                 break  # else another run has begun to send, or has sent, meanwhile: this one looks again
         reach("pass.alert.before_telling")
-        yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
+        yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), snapshot.control, repeated=pending is not None)
         reach("pass.alert.after_telling")
         if first or pending is not None or until - since >= QUIET_VERSIONS:
             self.cursor.write(seen, done=until, telling=None)
