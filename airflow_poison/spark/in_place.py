@@ -73,6 +73,8 @@ MOST_TRIES, MOST_UNKNOWN = 400, 0.9
 would, all do."""
 _SAYS_EVERY = 10.0
 _OF_FILES = re.compile(r"input_file_|_metadata")
+_SAMPLED = re.compile(r"^\W*(Sort \[.*\], true|RepartitionByExpression \[.* (ASC|DESC) NULLS)", re.MULTILINE)
+"""What Spark samples the rows for, by a job of its own, which counts them, too: a global order, and partitions by ranges."""
 _OWN_FILE = "Make a column of it before: protect(spark.read....selectExpr('*', '_metadata.file_name AS file'), ...)."
 
 
@@ -101,7 +103,7 @@ class _Job(NamedTuple):
     :param whole: the rows with their numbers.
     :param given: what the transformation was given.
     :param counted: the same, of which ``seen`` counts the rows; the plan that is written reads it. On Spark Connect it is what was given.
-    :param seen: None: an action inside the transformation has taken its counts, which may be of some of the rows.
+    :param seen: None: its counts are of no use: an action inside the transformation has taken them, or Spark reads rows for a sample, too.
     :param plain: what is written.
     :param judged: it has verdicts.
     :param has_records: the rows have the records that they were, some of which may be no rows.
@@ -448,7 +450,8 @@ class InPlace:
         plain = found.frames[outputs[0].name]
         classic = not self._is_connect
         counts_itself = classic and not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
-        is_chain, taken = classic and catching.is_chain(plain, given), self._is_connect and is_taken(seen)
+        is_chain = classic and catching.is_chain(plain, given)
+        taken = (self._is_connect and is_taken(seen)) or _SAMPLED.search(analyzed_plan(plain)) is not None
         return _Job(whole, given, counted, None if taken else seen, plain, found.judged, has_records, is_chain, counts_itself)
 
     def _run_as_it_is(self, job: _Job) -> None:
@@ -460,7 +463,8 @@ class InPlace:
             good, number, _ = self._written(*self._in_partitions(rows.drop(LOOKUP_ID)), folder)
             counted = number if job.counts_itself else _observed(job, "rows")
             self._find_unfit(job, counted)
-        self._finish(good, [], counted or None, one_each=True if job.is_chain or number <= (counted or 0) else None)
+        counted = counted or self._rows.count()
+        self._finish(good, [], counted, one_each=True if job.is_chain or number <= counted else None)
 
     def _run_split(self, job: _Job, before: NotInPlaceError | None = None, *, catches: bool = True) -> None:
         """Write rows that fail apart from the others.

@@ -1320,15 +1320,10 @@ def test_a_table_may_be_taken_from_what_comes_next(job: Job) -> None:
     assert DeltaTable(job.clean).to_pyarrow_table().sort_by("id")["id"].to_pylist() == [*range(10, 20)]
 
 
-@pytest.mark.parametrize("damage", ["gone", "no Parquet"])
-def test_versions_before_one_that_cannot_be_read_are_taken(job: Job, damage: str) -> None:
-    for number in range(3):
-        write_deltalake(job.raw, orders(10 * number, 10 * number + 10, bad=[]), mode="append")
-    added = json.loads(Path(job.raw, "_delta_log", f"{1:020d}.json").read_text().splitlines()[-1])["add"]["path"]
-    lost = Path(job.raw, added)
+def test_versions_before_one_whose_file_is_gone_are_taken(job: Job) -> None:
+    lost = _second_of_three(job)
     good = lost.read_bytes()
-    lost.unlink() if damage == "gone" else lost.write_bytes(b"PAR1" + b"x" * 100)
-
+    lost.unlink()
     source = DeltaChanges(job.raw, start=0)
 
     job.receive(cast, key="one", source=source)
@@ -1340,6 +1335,33 @@ def test_versions_before_one_that_cannot_be_read_are_taken(job: Job, damage: str
     job.receive(cast, key="three", source=source)
     assert DeltaTable(job.clean).to_pyarrow_table().sort_by("id")["id"].to_pylist() == [*range(30)]
     assert job.messages() == {}
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_damaged_file_of_a_table_is_a_message_and_the_rows_of_the_others_land(job: Job, changes: bool) -> None:  # noqa: FBT001
+    _second_of_three(job).write_bytes(b"PAR1" + b"x" * 100)
+    source = DeltaChanges(job.raw, start=0, changes=changes)
+
+    for key in ("one", "two"):
+        job.receive(cast, key=key, source=source)
+
+    assert DeltaTable(job.clean).to_pyarrow_table().sort_by("id")["id"].to_pylist() == [*range(10), *range(20, 30)]
+    [wrong] = [row for file in job.queue.table.snapshot().files for row in job.queue.table.read(file).to_pylist()]
+    assert (wrong["sub_queue"], wrong["body"]) == ("poison", b"PAR1" + b"x" * 100)
+    assert job.is_whole()
+
+
+def _second_of_three(job: Job) -> Path:
+    """Write three versions of the source; return the file of the second one."""
+    for number in range(3):
+        write_deltalake(
+            job.raw,
+            orders(10 * number, 10 * number + 10, bad=[]),
+            mode="append",
+            configuration={"delta.enableChangeDataFeed": "true"},
+        )
+    added = json.loads(Path(job.raw, "_delta_log", f"{1:020d}.json").read_text().splitlines()[-1])["add"]["path"]
+    return Path(job.raw, added)
 
 
 @pytest.mark.parametrize(
@@ -1387,6 +1409,17 @@ def test_a_policy_that_keeps_an_order_is_refused_with_the_way_that_works(job: Jo
         job.queue.receive(None, Msmq4(receive_error_handling="Fault"), key="run", **given)
     with pytest.raises(SettingError, match="Spark"):
         job.queue.receive(None, POLICY, key="run", **{**given, "spark": None})
+
+
+@pytest.mark.parametrize(
+    "ordered", [lambda df: df.orderBy(f.desc("id")), lambda df: df.repartitionByRange(3, "id")], ids=["a global order", "partitions by ranges"]
+)
+def test_rows_that_spark_samples_are_counted_once(job: Job, ordered: Transform) -> None:
+    write_deltalake(job.raw, orders(0, 40, bad=[]))
+
+    result = job.receive(lambda df: ordered(df.where("id < 30").select("id")))
+
+    assert result.in_place == {"read": 40, "landed": 30, "filtered": 10, "messages": 0}
 
 
 def test_columns_that_no_message_has_are_named(job: Job) -> None:
