@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from airflow_poison.outputs.table_rules import TYPE_OF_TEXT
 from airflow_poison.sources.frames import folders_of, reader
-from airflow_poison.sources.readers import malformed
+from airflow_poison.sources.readers import check_calendar, malformed
 from airflow_poison.sources.source import ERROR, Reached, Source, Take
 from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.entries import actions
@@ -214,8 +214,8 @@ class Versions:
         if not damage:
             raise SourceError(f"{name} could not be read before, and can now. Nothing was sent; run the task again.")
         before = f" {counted(count, 'row')} before that {'was' if count == 1 else 'were'} taken." if count else ""
-        restored = "Restore the file; a backfill of the version that added it takes its rows"
-        yield malformed(name, beginning, f"{name} is damaged: {damage}.{before} {restored}")
+        restored = "When it is mended, a backfill of the version that added it takes its rows"
+        yield malformed(name, beginning, f"{name} cannot be read: {damage}.{before} {restored}")
 
     def check(self, of: Version, files: Iterable[DataFile]) -> None:
         """Raise SourceError for a file whose rows cannot be read, as far as its name and a look at this machine say."""
@@ -403,7 +403,9 @@ def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[st
 def _decoded(content: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    return streamed(pq.ParquetFile(content, coerce_int96_timestamp_unit="us", page_checksum_verification=True), _BATCH, use_threads=False)
+    file = pq.ParquetFile(content, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    check_calendar(file)
+    return streamed(file, _BATCH, use_threads=False)
 
 
 def _texts(values: pa.ChunkedArray[Any]) -> list[str | None]:

@@ -438,6 +438,8 @@ def _are_regular(data: NDArray[np.uint8], quotes: NDArray[np.intp], sign: bytes)
 
 SPARKS = ("orc", "avro")
 """Formats that Spark alone reads: others read old dates, and instants that are far away, wrongly."""
+_GREGORIAN, _STANDARD = -12_219_292_800, -2_208_988_800
+"""1582-10-15, when the calendar changed, and 1900, before which Java had other zones than their local mean times; in seconds since 1970."""
 FORMATS = ("json", "lines", "csv", "parquet", "whole", *SPARKS)
 _ASCII = bytes(range(128))
 
@@ -702,6 +704,7 @@ def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch
     seen = 0
     source = content if content.seekable() else io.BytesIO(content.read())
     with pq.ParquetFile(source, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
+        check_calendar(file)
         schema = _with_zones(file)
         names = file.schema_arrow.names
         if (twice := twice_named(names)) is not None:
@@ -747,6 +750,55 @@ def _invalid(batch: pa.RecordBatch) -> str | None:
         except pa.ArrowInvalid as error:
             return f"column {name!r}: {one_line(error).partition(' at string index')[0]}"
     return None
+
+
+def check_calendar(file: pq.ParquetFile) -> None:
+    """Raise MalformedError where a file has dates or instants in the calendar of Spark before 3.0, in which Arrow would read others.
+
+    Spark's own reader converts them, in the zone that the file names.
+    """
+    said: Mapping[bytes, bytes] = file.metadata.metadata or {}
+    version = said.get(b"org.apache.spark.version", b"9")
+    in_old = {
+        "INT96": version < b"3.1.0" or b"org.apache.spark.legacyINT96" in said,
+        "DATE": (old := version < b"3.0.0" or b"org.apache.spark.legacyDateTime" in said),
+        "TIMESTAMP": old,
+    }
+    leaves = [file.schema.column(at) for at in range(len(file.schema))]
+    paths = [leaf.path for leaf in leaves if in_old.get(leaf.physical_type, False) or in_old.get(leaf.logical_type.type, False)]
+    instants = _GREGORIAN if said.get(b"org.apache.spark.timeZone") in {b"UTC", b"Etc/UTC", b"GMT"} else _STANDARD
+    for batch in file.iter_batches(ROWS, columns=paths) if paths else ():
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if any(_is_before(leaf, instants) for leaf in _leaves(column)):
+                raise MalformedError(
+                    f"column {name!r} has dates before 1582-10-15, or instants before 1900, in the calendar of Spark before 3.0, which are others "
+                    "here; take the file in place, with Spark, or write it once more with Spark 3 or later "
+                    "(spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED)"
+                )
+
+
+def _leaves(column: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    if not pa.types.is_nested(column.type):
+        yield column
+        return
+    for inner in column.flatten() if pa.types.is_struct(column.type) else [column.flatten()]:
+        yield from _leaves(inner)
+
+
+def _is_before(column: Any, instants: int) -> bool:
+    """Whether a column has a date, or an instant, that is another one in the calendar of Spark before 3.0.
+
+    :param instants: the first one that is the same.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+        return False
+    first = pc.min(column.cast(pa.timestamp("s"), safe=False)).cast(pa.int64()).as_py()
+    return first is not None and first < (_GREGORIAN if pa.types.is_date(column.type) else instants)
 
 
 def _with_zones(file: pq.ParquetFile) -> pa.Schema | None:

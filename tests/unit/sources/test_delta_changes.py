@@ -458,7 +458,7 @@ def test_a_damaged_file_is_one_message_and_stops_no_other(
     missing = int(pq.read_table(pa.BufferReader(good))["id"][0].as_py())
     assert {row["id"] for row in rows if row is not wrong} == {*range(8)} - {missing}
     assert wrong["body"] == broken
-    assert re.search(f"^{re.escape(str(lost))} is damaged: .*Restore the file; a backfill of the version that added it", wrong[ERROR])
+    assert re.search(f"^{re.escape(str(lost))} cannot be read: .*When it is mended, a backfill of the version that added it", wrong[ERROR])
     assert at["version"] == 4
     lost.write_bytes(good)
     again = [*DeltaChanges(uri, changes=changes).between("2", "3").batches()]

@@ -7,6 +7,7 @@ import csv
 import errno
 import gzip
 import io
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -544,6 +545,49 @@ def test_a_parquet_file_is_rows_and_a_broken_one_says_so(tmp_path: Path) -> None
     good, [(body, error)] = read_file(path, "parquet")
     assert (good, body) == ([], content[:-300])
     assert f"{path} cannot be read as parquet: " in error
+
+
+SPARK, OLD = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
+
+
+@pytest.mark.parametrize(
+    ("said", "cells", "is_wrong"),
+    [
+        ({SPARK: b"2.4.8"}, pa.array([None, date(1500, 1, 10)]), True),
+        ({SPARK: b"4.1.0", OLD: b""}, pa.array([datetime(1, 1, 3, tzinfo=UTC), None]), True),
+        ({SPARK: b"2.4.8"}, pa.array([[], [{"at": datetime(1582, 10, 14, tzinfo=UTC)}]]), True),
+        ({SPARK: b"2.4.8"}, pa.array([[("a", date(1500, 1, 10))], []], pa.map_(pa.string(), pa.date32())), True),
+        ({SPARK: b"2.4.8"}, pa.array([date(1582, 10, 15), date(9999, 12, 31)]), False),
+        ({SPARK: b"4.1.0", OLD: b""}, pa.array([datetime(1899, 12, 31, tzinfo=UTC), None]), True),
+        ({SPARK: b"4.1.0", OLD: b""}, pa.array([datetime(1900, 1, 1, tzinfo=UTC), None]), False),
+        ({SPARK: b"4.1.0", OLD: b"", b"org.apache.spark.timeZone": b"UTC"}, pa.array([datetime(1899, 12, 31, tzinfo=UTC), None]), False),
+        ({SPARK: b"4.1.0"}, pa.array([date(1500, 1, 10), None]), False),
+        ({}, pa.array([date(1500, 1, 10), None]), False),
+        ({SPARK: b"2.4.8"}, pa.array(["1500-01-10", None]), False),
+    ],
+)
+def test_dates_in_the_calendar_of_old_spark_are_no_other_dates(tmp_path: Path, said: dict[bytes, bytes], cells: Any, is_wrong: bool) -> None:  # noqa: FBT001
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [1, 2], "a.b": cells}).replace_schema_metadata(said), path)
+
+    found = [row for batch in records("a.parquet", Layout("parquet"), path) for row in batch.to_pylist()]
+
+    if is_wrong:
+        [wrong] = found
+        assert wrong["body"] == path.read_bytes()
+        assert "column 'a.b' has dates before 1582-10-15, or instants before 1900, in the calendar of Spark before 3.0" in wrong[ERROR]
+    else:
+        assert [row["a.b"] for row in found] == cells.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("said", "number"), [({SPARK: b"3.0.3"}, 1), ({SPARK: b"4.1.0", b"org.apache.spark.legacyINT96": b""}, 1), ({SPARK: b"3.1.0"}, 2)]
+)
+def test_instants_of_int96_have_a_calendar_of_their_own(tmp_path: Path, said: dict[bytes, bytes], number: int) -> None:
+    rows = pa.table({"at": pa.array([datetime(1500, 1, 10, tzinfo=UTC), None])}).replace_schema_metadata(said)
+    pq.write_table(rows, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+
+    assert sum(batch.num_rows for batch in records("a.parquet", Layout("parquet"), tmp_path / "a.parquet")) == number
 
 
 def test_two_columns_of_one_name_are_said(tmp_path: Path) -> None:
