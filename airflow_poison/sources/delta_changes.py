@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -25,7 +25,7 @@ from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.clock import days_of, micros_of, text_of_days, text_of_micros
-from airflow_poison.values.ddl import quoted
+from airflow_poison.values.ddl import ddl_of_bodies, quoted, united
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.values.texts import counted, first_line, literal_path, local_uri, on_spark, place_of
 
@@ -356,14 +356,14 @@ class Versions:
             return 0
 
     def _column(self, batch: pa.RecordBatch, file: DataFile, wanted: pa.Field[Any]) -> pa.Array[Any]:
-
+        """Return the values of a column, with the type that the file has where the newest one does not have all values of that."""
         if wanted.name in file.partition:
             return _partition_value(file.partition[wanted.name], wanted.type, batch.num_rows)
         at = batch.schema.get_field_index(wanted.name)
         if at < 0:  # the column was added later
             return _nulls(batch.num_rows, wanted.type)
         column: pa.Array[Any] = batch.column(at)
-        return column if column.type == wanted.type else column.cast(wanted.type)
+        return column.cast(wanted.type) if column.type != wanted.type and _holds(wanted.type, column.type) else column
 
     def _vacuumed(self, of: Version, file: DataFile) -> str:
         return (
@@ -398,6 +398,20 @@ def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[st
         COMMIT_VERSION: pa.repeat(pa.scalar(of.number, pa.int64()), size),
         COMMIT_TIMESTAMP: pa.repeat(pa.scalar(of.at * 1_000, pa.timestamp("us", "UTC")), size),
     }
+
+
+@lru_cache(256)
+def _holds(newer: pa.DataType, older: pa.DataType) -> bool:
+    """Whether a type has all values of another one; instants of INT96 come without their zone."""
+    import pyarrow as pa
+
+    new, old = (ddl_of_bodies(pa.schema([pa.field("v", each)])) for each in (newer, older))
+    for ntz in ("timestamp_ntz", "timestamp"):
+        one, other = (text.replace("timestamp_ntz", ntz) for text in (new, old))
+        differ = list[str]()
+        if united(one, other, differ) == united(one, one) and not differ:
+            return True
+    return pa.types.is_date(older) and pa.types.is_timestamp(newer)
 
 
 def _decoded(content: Any) -> Iterator[pa.RecordBatch]:

@@ -505,6 +505,27 @@ def test_columns_that_an_overwrite_removes_are_in_the_changes(uri: str) -> None:
     assert [(row["_change_type"], row["id"], row.get("region")) for row in rows] == [("insert", 1, "r1"), ("delete", 1, "r1"), ("insert", 2, None)]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["1", "x"], [2]),
+        ([2**40, 1], pa.array([2], pa.int32())),
+        ([1.5, float("inf")], [2]),
+        ([2**53 + 1], [2.5]),
+        ([{"a": 1, "b": 2}], [{"a": 1, "c": "x"}]),
+        ([[{"a": {"b": 2}}]], [[{"a": {"c": 2}}]]),
+    ],
+)
+def test_values_that_a_later_type_of_their_column_does_not_have_are_kept(uri: str, old: list[Any], new: Any) -> None:
+    write_deltalake(uri, pa.table({"v": old}), mode="overwrite", schema_mode="overwrite")
+    write_deltalake(uri, pa.table({"v": new}), mode="overwrite", schema_mode="overwrite")
+
+    rows, _ = taken(DeltaChanges(uri, changes=True, start=1))
+
+    for kind in ("insert", "delete"):
+        assert [row["v"] for row in rows if row["_change_type"] == kind][: len(old)] == old
+
+
 def test_a_version_that_was_begun_without_changes_is_not_ended_with_them(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     write_deltalake(uri, pa.table({"id": [1, 2], "region": ["a", "b"]}), partition_by=["region"], configuration=FEED)
