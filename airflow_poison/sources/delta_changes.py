@@ -69,6 +69,10 @@ class DataFile(NamedTuple):
     vector: bool = False
 
 
+class _EmptyError(SourceError):
+    """A version has no entries."""
+
+
 class Version(NamedTuple):
     """What a commit did.
 
@@ -154,6 +158,11 @@ class Versions:
                         found[kind].append(what)
             except FileNotFoundError as error:
                 raise SourceError(self._gone(number)) from error
+        if not found:
+            raise _EmptyError(
+                f"Version {number} of the Delta table {self.uri} has no entries: its writer has not finished, or a disk has lost what was written. "
+                "Run the task again; if that stays so, restore the file of its log. Nothing was sent."
+            )
         said = next(iter(found["commitInfo"]), {})
         if str(said.get("engineInfo", "")).startswith(_DELTA_RS):
             for each in (*found["add"], *found["remove"], *found["cdc"]):
@@ -179,6 +188,8 @@ class Versions:
         import pyarrow as pa
 
         self._refuse(of, file)
+        if ERROR in self.schema.names:
+            raise SourceError(f"The Delta table {self.uri} has a column {ERROR!r}, a name of this package's own. Rename it. Nothing was sent.")
         with self._named(f"{file.path} of version {of.number}"):
             for batch in self._stored(of, file):
                 if ERROR in batch.schema.names:
@@ -352,6 +363,8 @@ class Versions:
     def _commit_time(self, number: int) -> int:
         try:
             return self.read(number).at
+        except _EmptyError:
+            raise
         except SourceError:  # the log begins with a checkpoint of it
             return 0
 

@@ -526,6 +526,34 @@ def test_values_that_a_later_type_of_their_column_does_not_have_are_kept(uri: st
         assert [row["v"] for row in rows if row["_change_type"] == kind][: len(old)] == old
 
 
+@pytest.mark.parametrize("start", [None, 0])
+def test_a_version_without_entries_is_not_passed_over(uri: str, start: int | None) -> None:
+    append(uri, 1)
+    source = DeltaChanges(uri, start=start)
+    log = Path(uri, "_delta_log", f"{1:020d}.json")
+    whole = log.read_bytes()
+    log.write_bytes(b"")
+    at: Mapping[str, JsonValue] = {}
+
+    if start is None:
+        with pytest.raises(SourceError, match=r"Version 1 of the Delta table .* has no entries"):
+            taken(source)
+    else:
+        rows, at = taken(source)
+        assert rows == []
+        with pytest.raises(SourceError, match=r"Version 1 of the Delta table .* has no entries"):
+            taken(source, at)
+
+    log.write_bytes(whole)
+    assert ids(source, at)[0] == [1]
+
+
+def test_a_column_with_a_name_of_ours_is_named(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({ERROR: ["x"]}))
+    with pytest.raises(SourceError, match=r"has a column 'poison\.error', a name of this package's own\. Rename it"):
+        taken(DeltaChanges(str(tmp_path / "t")))
+
+
 def test_a_version_that_was_begun_without_changes_is_not_ended_with_them(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     write_deltalake(uri, pa.table({"id": [1, 2], "region": ["a", "b"]}), partition_by=["region"], configuration=FEED)
