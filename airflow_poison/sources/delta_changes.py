@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from airflow_poison.outputs.table_rules import TYPE_OF_TEXT
 from airflow_poison.sources.frames import folders_of, reader
 from airflow_poison.sources.readers import check_calendar, malformed
-from airflow_poison.sources.source import ERROR, Reached, Source, Take
+from airflow_poison.sources.source import ERROR, NotOnSparkError, Reached, Source, Take
 from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from deltalake import DeltaTable
+    from deltalake import Schema as TableSchema
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.sources.schemas import Schema
@@ -80,6 +81,7 @@ class Version(NamedTuple):
     :param operation: its name, as its writer calls it.
     :param added: files whose rows are new. ``removed``: whose rows are gone. ``changes``: of the change data feed.
     :param feed: whether the feed is on from here on; None: it stays as it was.
+    :param columns: of the table from here on; None: they stay as they were.
     """
 
     number: int
@@ -89,6 +91,7 @@ class Version(NamedTuple):
     removed: tuple[DataFile, ...]
     changes: tuple[DataFile, ...]
     feed: bool | None
+    columns: pa.Schema | None = None
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,7 @@ class Versions:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the newest version."""
-        import pyarrow as pa
-
-        return pa.schema(cast("Any", self.newest.schema().to_arrow()))
+        return _columns_of(self.newest.schema())
 
     def has_feed(self, number: int) -> bool:
         """Say whether the change data feed was on when a version had been written."""
@@ -149,6 +150,8 @@ class Versions:
 
     def read(self, number: int) -> Version:
         """Return what a commit did."""
+        from deltalake import Schema
+
         name = f"{_LOG}/{number:020d}.json"
         with self._named(f"version {number}"):
             try:
@@ -168,6 +171,7 @@ class Versions:
             for each in (*found["add"], *found["remove"], *found["cdc"]):
                 each["partitionValues"] = self._zoned(each.get("partitionValues"))
         feeds = [each.get("configuration", {}).get(_FEED, "false").lower() == "true" for each in found["metaData"]]
+        columns = [_columns_of(Schema.from_json(each["schemaString"])) for each in found["metaData"]]
         return Version(
             number,
             int(said.get("inCommitTimestamp") or said.get("timestamp") or 0),
@@ -176,6 +180,7 @@ class Versions:
             self._of(found, "remove", "delete"),
             self._of(found, "cdc", None),
             feeds[-1] if feeds else None,
+            columns[-1] if columns else None,
         )
 
     def rows(self, of: Version, file: DataFile, *, changes: bool) -> Iterator[pa.RecordBatch]:
@@ -234,6 +239,19 @@ class Versions:
             self._refuse(of, file)
             if "://" not in self.uri and not Path(self.uri, file.path).exists():
                 raise SourceError(self._vacuumed(of, file))
+
+    def check_columns(self, versions: Sequence[Version]) -> None:
+        """Raise NotOnSparkError for versions with values that the newest columns do not have: by these Spark reads all files."""
+        known = self.schema
+        for version in versions:
+            if version.columns is not None or (version is versions[0] and version.number < self.last):
+                known = version.columns or _columns_of(self._opened(version.number).schema())
+            for column in known if version.added else ():
+                at = self.schema.get_field_index(column.name)
+                if at < 0 or not _holds(self.schema.field(at).type, column.type):
+                    raise NotOnSparkError(
+                        f"its column {column.name!r} has had values, in version {version.number}, that the newest version has no type for"
+                    )
 
     def frame(self, spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
         """Return the rows of files as Spark reads them, with the columns of the newest version."""
@@ -376,7 +394,7 @@ class Versions:
         if at < 0:  # the column was added later
             return _nulls(batch.num_rows, wanted.type)
         column: pa.Array[Any] = batch.column(at)
-        return column.cast(wanted.type) if column.type != wanted.type and _holds(wanted.type, column.type) else column
+        return column.cast(wanted.type) if _holds(wanted.type, column.type) else column
 
     def _vacuumed(self, of: Version, file: DataFile) -> str:
         return (
@@ -413,11 +431,19 @@ def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[st
     }
 
 
+def _columns_of(schema: TableSchema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(cast("Any", schema.to_arrow()))
+
+
 @lru_cache(256)
 def _holds(newer: pa.DataType, older: pa.DataType) -> bool:
     """Whether a type has all values of another one; instants of INT96 come without their zone."""
     import pyarrow as pa
 
+    if newer == older:
+        return True
     new, old = (ddl_of_bodies(pa.schema([pa.field("v", each)])) for each in (newer, older))
     for ntz in ("timestamp_ntz", "timestamp"):
         one, other = (text.replace("timestamp_ntz", ntz) for text in (new, old))
@@ -643,6 +669,7 @@ class DeltaChanges(Source):
 
         def rows(spark: SparkSession, _then: Then | None) -> DataFrame:
             wanted = [*self._wanted(versions, begin, last)]
+            versions.check_columns([version for version, _ in wanted])
             reached[:] = [begin, *(_Place(version.number + 1) for version, _ in wanted)]
             return versions.frame(spark, [file for _, files in wanted for file in files])
 

@@ -1351,6 +1351,24 @@ def test_a_damaged_file_of_a_table_is_a_message_and_the_rows_of_the_others_land(
     assert job.is_whole()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (pa.table({"id": [1], "v": ["x"]}), pa.table({"id": [2]})),
+        (pa.table({"id": [{"a": 1, "b": 2}]}), pa.table({"id": [{"a": 1, "c": 2}]})),
+        (pa.table({"id": [1.5]}), pa.table({"id": [1]})),
+    ],
+    ids=["a column", "a field", "a type"],
+)
+def test_what_a_later_overwrite_removes_lands(job: Job, old: pa.Table, new: pa.Table) -> None:
+    write_deltalake(job.raw, old)
+    write_deltalake(job.raw, new, mode="overwrite", schema_mode="overwrite")
+
+    job.receive(lambda df: df.drop("lookup_id"), source=DeltaChanges(job.raw, start=0))
+
+    assert DeltaTable(job.clean).to_pyarrow_table().to_pylist() == old.to_pylist()
+
+
 def _second_of_three(job: Job) -> Path:
     """Write three versions of the source; return the file of the second one."""
     for number in range(3):
