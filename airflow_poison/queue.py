@@ -106,7 +106,7 @@ NOT_AT_ALL = timedelta(0)
 _log = logging.getLogger(__name__)
 
 
-@checks_arguments
+@checks_arguments()
 class Store:
     """The queues under one root.
 
@@ -171,7 +171,7 @@ class Store:
         return check_store(self.tables, self.clock)
 
 
-@checks_arguments
+@checks_arguments("DataFrame", "Kafka", "Plan", "Receive", "SparkSession")
 class Queue:
     """A queue of a store. Opened when a verb needs it; verbs that only read change nothing in its folder.
 

@@ -143,20 +143,26 @@ def optional(check: Check) -> Check:
     return lambda setting, value: value if value is None else check(setting, value)
 
 
-def checks_arguments(of: Class) -> Class:
+def checks_arguments(*classes: str) -> Callable[[Class], Class]:
     """Let the public methods of a class refuse arguments that are plainly none, by what their annotations say; durations may be texts with a unit.
 
     The methods raise SettingError then, before anything is done.
+
+    :param classes: annotations that are names of classes, which are not imported for this.
     """
-    for name, method in list(vars(of).items()):
-        if isfunction(method) and not name.startswith("_"):
-            setattr(of, name, _checked(method))
-    return of
+
+    def checking(of: Class) -> Class:
+        for name, method in list(vars(of).items()):
+            if isfunction(method) and not name.startswith("_"):
+                setattr(of, name, _checked(method, classes))
+        return of
+
+    return checking
 
 
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(method: Callable[..., Any], classes: Collection[str]) -> Callable[..., Any]:
     described = signature(method)
-    checks = {name: check for name, each in described.parameters.items() if (check := _check_of(str(each.annotation))) is not None}
+    checks = {name: check for name, each in described.parameters.items() if (check := _check_of(str(each.annotation), classes)) is not None}
 
     @wraps(method)
     def checking(*args: Any, **kwargs: Any) -> Any:
@@ -169,10 +175,10 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     return checking if checks else method
 
 
-def _check_of(annotation: str) -> Check | None:
+def _check_of(annotation: str, classes: Collection[str]) -> Check | None:
     kind = annotation.removesuffix(" | None")
     check: Check | None = next((check for form, check in _CHECKS.items() if re.fullmatch(form, kind)), None)
-    if kind in _OF_CLASS:
+    if kind in classes:
         check = partial(_instance, kind)
     return check if check is None or kind == annotation else optional(check)
 
@@ -211,8 +217,6 @@ _CHECKS: Mapping[str, Check] = {
     r"Callable\[.*": _called,
     r"(Collection|Iterable)\[(?!int|Any).*": several,
 }
-_OF_CLASS = frozenset({"Receive", "Plan", "Kafka", "DataFrame", "SparkSession", "Conversation"})
-"""Names of classes that are not imported for the check of an argument: it would cost Spark."""
 
 
 def put(policy: object, **checked: object) -> None:

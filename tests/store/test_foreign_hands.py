@@ -372,10 +372,22 @@ def test_a_table_that_was_moved_away_is_told_by_name(given: Given) -> None:
     assert ids(there) == list(range(1, 10))
 
 
-def _without_rights(root: str, verb: str) -> None:
-    """Be somebody else; the superuser may everything."""
+def _open_to_all(root: str) -> None:
+    for place in (Path(root), *Path(root).rglob("*")):
+        place.chmod(0o777)
+    for parent in Path(root).parents:
+        if parent.stat().st_uid == os.getuid() and len(parent.parts) > 2:
+            parent.chmod(0o755)
+
+
+def _be_another_user() -> None:
+    """The superuser may everything."""
     os.setgid(65534)
     os.setuid(65534)
+
+
+def _without_rights(root: str, verb: str) -> None:
+    _be_another_user()
     act: Callable[[QueueTable], object] = (lambda table: claim(table, "late")) if verb == "claim" else lambda table: send(table, 1, "late")
     with pytest.raises(StoreUnreachableError, match=r"(?i)cannot be (read|written).*permission denied.*Give this user the right"):
         act(DeltaStore(root, durable=False).open("orders"))
@@ -393,11 +405,7 @@ def _without_rights(root: str, verb: str) -> None:
     ],
 )
 def test_rights_that_were_taken_away_are_told(given: Given, path: str, mode: int, verb: str) -> None:
-    for place in (Path(given.root), *Path(given.root).rglob("*")):
-        place.chmod(0o777)
-    for parent in Path(given.root).parents:
-        if parent.stat().st_uid == os.getuid() and len(parent.parts) > 2:
-            parent.chmod(0o755)
+    _open_to_all(given.root)
     file = next(file.path for file in given.table.snapshot().files if file.min_lookup_id == 8)
     Path(given.table.uri, file if path == "file" else path).chmod(mode)
     child = start(_without_rights, given.root, verb)
@@ -406,8 +414,7 @@ def test_rights_that_were_taken_away_are_told(given: Given, path: str, mode: int
 
 
 def _checks_all_but(root: str, hidden: str) -> None:
-    os.setgid(65534)
-    os.setuid(65534)
+    _be_another_user()
     found = {each.queue: [finding.kind for finding in each.findings] for each in check_store(DeltaStore(root, durable=False), SystemClock())}
     assert found.pop(hidden) == [Kind.QUEUE_UNREADABLE]
     assert found.pop("") == [Kind.OTHER_TABLE]
@@ -420,11 +427,7 @@ def _checks_all_but(root: str, hidden: str) -> None:
 def test_a_queue_without_rights_keeps_no_check_from_the_others(given: Given, hidden: str) -> None:
     DeltaStore(given.root).create("bills", CONTROL)
     write_deltalake(str(Path(given.root, "output")), pa.table({"a": [1]}))
-    for place in (Path(given.root), *Path(given.root).rglob("*")):
-        place.chmod(0o777)
-    for parent in Path(given.root).parents:
-        if parent.stat().st_uid == os.getuid() and len(parent.parts) > 2:
-            parent.chmod(0o755)
+    _open_to_all(given.root)
     Path(given.root, hidden).chmod(0o000)
     child = start(_checks_all_but, given.root, "orders")
     child.join()
