@@ -29,7 +29,7 @@ from airflow_poison.outputs.values import (
     type_of,
 )
 from airflow_poison.values.clock import text_of_days, text_of_micros
-from airflow_poison.values.data_frames import columns_of_frame, has_objects, is_frame, is_missing, name_with_nul, table_of
+from airflow_poison.values.data_frames import columns_of_frame, has_objects, is_frame, is_missing, name_with_nul, read_once, table_of
 from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError, TransformError
 from airflow_poison.values.libraries import np, pc
@@ -709,9 +709,12 @@ def _each_row(rows: Any) -> Iterable[object]:
         import pyarrow as pa
 
         try:
-            columns = columns_of_frame(rows if is_frame(rows) else pa.record_batch(rows))
+            frame: Any = read_once(rows if is_frame(rows) else pa.record_batch(rows))
+            columns = columns_of_frame(frame)
         except ValueError as error:
             raise OutputRowError(f"The handler returned rows that cannot be read: {error}.") from error
+        if not columns:
+            return [{}] * len(frame)
         return _frame_rows([(name, *((None, found) if isinstance(found, list) else (found.type, _values(found)))) for name, found in columns])
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         return (rows,)

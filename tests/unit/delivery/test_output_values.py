@@ -27,6 +27,7 @@ from airflow_poison.delivery.landing_rows import _as_row, landings_of
 from airflow_poison.outputs import output_table
 from airflow_poison.outputs.output import ONLY, Fitting, Output, divided, outputs_of, rows_of, to_batch
 from airflow_poison.outputs.values import MISFITS, checked_by, delta_schema, delta_type, type_of
+from airflow_poison.values.data_frames import read_once
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError
 from tests.given.examples import examples
@@ -363,6 +364,24 @@ def test_an_instant_that_python_does_not_have_is_refused_alone() -> None:
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(OutputRowError, match="several columns 'a'"):
         rows_of(pa.table([[1], [2]], names=["a", "a"]), {ONLY: a_fitting()}, alone=True)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame(index=range(2)),
+        pa.table({"a": [1, 2]}).select([]),
+        pa.RecordBatch.from_pylist([{"a": 1}, {"a": 2}]).select([]),
+        pa.RecordBatchReader.from_batches(pa.schema([]), [pa.RecordBatch.from_pylist([{"a": 1}, {"a": 2}]).select([])]),
+    ],
+    ids=lambda frame: type(frame).__name__,
+)
+def test_rows_of_a_frame_without_columns_are_rows(frame: Any) -> None:
+    frame = read_once(frame)
+    with pytest.raises(OutputRowError, match="has no columns"):
+        rows_of(frame, {ONLY: a_fitting()}, alone=True)
+
+    assert rows_of(frame, {ONLY: a_fitting(parse_ddl("a int, b string"))}, alone=True) == [(ONLY, [(None, None), (None, None)])]
 
 
 # All the way -----------------------------------------------------------------------------------------------------------
