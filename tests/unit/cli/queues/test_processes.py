@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 def start(line: str, **more: Any) -> subprocess.Popen[str]:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     command = [sys.executable, "-m", "airflow_poison", *shlex.split(line)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, process_group=0, **more)
+
+    def hear_interrupts() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # those who run the tests in the background ignore them
+
+    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env, "process_group": 0, **more}
+    return subprocess.Popen(command, preexec_fn=hear_interrupts, **given)  # noqa: PLW1509  (the tests have no threads here)
 
 
 @pytest.mark.long
