@@ -44,13 +44,12 @@ from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import PlanStateError, PoisonError, SettingError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.events import Event, EventType, acting
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.masking import EDITS, Masking
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
 
     from airflow_poison.desk.plans import Mask, PlanView
     from airflow_poison.store import QueueStore
@@ -422,8 +421,6 @@ class _Chunks:
 
     def _split(self, part: _Part) -> None:
         """Split a file into pieces that are one chunk each, and pieces with its other rows; only one piece is in memory."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         def pieces() -> Iterator[pa.Table]:
             start = 0
@@ -483,9 +480,6 @@ class _Chunks:
 
     def _replacement(self, part: _Part) -> tuple[Replacement | None, Any]:
         """Return what takes a file's place, and the members that are changed; None when none can be."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         rows = self.table.read(part.file)
         here = pa.array(part.mask)
         chosen, others = rows.filter(here), rows.filter(pc.invert(here))
@@ -582,8 +576,6 @@ def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
 
     def back(rows: pa.Table) -> tuple[pa.Table | None, Mask]:
         """Move messages back that were not received: their abort count is still 0."""
-        import pyarrow as pa
-
         untouched = counts_of(rows["abort_count"]) == 0
         chosen = rows.filter(pa.array(untouched))
         if edits:
@@ -609,9 +601,6 @@ def _all(rows: pa.Table) -> Mask:
 
 def _last_edited_by(rows: pa.Table, plan: str) -> Mask:
     """Return the rows whose last edit is a plan's."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     edits = pc.map_lookup(rows["properties"], EDITS, "last")
     last = pc.ends_with(edits, last_edit(plan))
     return np.asarray(pc.fill_null(last, pa.scalar(value=False)).to_numpy(zero_copy_only=False), dtype=bool)
@@ -627,7 +616,6 @@ def _edits(
     """
 
     def become(rows: pa.Table) -> tuple[pa.Table, Mask]:
-        import pyarrow as pa
 
         bodies, properties, fit = list[bytes](), list[Any](), np.zeros(rows.num_rows, bool)
         cells = (rows[name].to_pylist() for name in ("lookup_id", "body", "properties"))
@@ -672,7 +660,6 @@ def _letters(target: str, table: QueueTable, store: QueueStore | None, unfit: Un
         return bool(wrong[origin])
 
     def become(rows: pa.Table) -> tuple[pa.Table, Mask]:
-        import pyarrow as pa
 
         ids, bodies, properties = (rows[name].to_pylist() for name in ("lookup_id", "body", "properties"))
         contents = [Edited(body or b"", dict(cell or ())) for body, cell in zip(bodies, properties, strict=True)]

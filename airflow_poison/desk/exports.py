@@ -27,12 +27,11 @@ from airflow_poison.store.disk import named, sync, sync_ancestors
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError, SettingError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa, pc, pq
 from airflow_poison.values.schema import table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from airflow_poison.desk.plans import Members
     from airflow_poison.desk.selection import Selection
@@ -72,8 +71,6 @@ def selected(table: QueueTable, selection: Selection, among: Sequence[int] | Non
 
     :param among: of these only.
     """
-    import pyarrow.compute as pc
-
     if selection.sub_queue is not None and selection.sub_queue not in FROM:
         raise SettingError("sub_queue", selection.sub_queue.value, f"one of {', '.join(sorted(FROM))}")
     snapshot = table.snapshot()
@@ -156,8 +153,6 @@ def export_files(queue: str, plan: str, place: str, messages: int, store: QueueS
 
 def _rows(table: QueueTable, members: Members) -> pa.Table:
     """Return messages as they are, claimed ones too, by lookup id."""
-    import pyarrow as pa
-
     parts = [table_schema().empty_table()]
     for file in table.snapshot().files:
         if members.may_be_in(file):
@@ -229,12 +224,10 @@ class _Bucket(_Target):
 
 
 def _write(rows: pa.Table, target: Any) -> None:
-    import pyarrow.parquet as pq
 
     pq.write_table(rows, target, compression="zstd")
 
 
 def _ids_in(source: Any) -> list[int]:
-    import pyarrow.parquet as pq
 
     return [number for number in pq.read_table(source, columns=["lookup_id"], partitioning=None)["lookup_id"].to_pylist() if number is not None]

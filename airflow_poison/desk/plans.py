@@ -31,6 +31,7 @@ from airflow_poison.store.history import from_ranges
 from airflow_poison.store.plans import unreadable
 from airflow_poison.values.errors import PlanNotFoundError, PlanUnreadableError, SettingError
 from airflow_poison.values.events import WHO, Event, EventType, acting
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import PLAN, SubQueue, message_schema, table_schema
 from airflow_poison.values.texts import Plain
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     import duckdb
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.store.files import DataFile
@@ -143,9 +143,6 @@ class Members:
     @classmethod
     def stored(cls, rows: pa.Table) -> Self:
         """Return the members that a plan's file has (``QueueTable.plan_members``)."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         names = pa.array([place.value for place in PLACES])
         places = np.asarray(pc.index_in(rows["message_type"], value_set=names).to_numpy(), np.int64)
         found = cls(counts_of(rows["lookup_id"]), places, counts_of(rows["priority"]), due_numbers(rows["due_at"]))
@@ -204,8 +201,6 @@ def counts_of(column: Any) -> Numbers:
 
 def due_numbers(column: Any) -> Numbers:
     """Return due times as microseconds; -1 for none."""
-    import pyarrow as pa
-
     return np.asarray(column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(NEVER).to_numpy(), dtype=np.int64)
 
 
@@ -471,7 +466,6 @@ def id_of(key: str) -> str:
 
 
 def _members(members: pa.Table) -> pa.Table:
-    import pyarrow as pa
 
     columns = {
         "lookup_id": members["lookup_id"],

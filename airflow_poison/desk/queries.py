@@ -19,8 +19,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_poison.desk import sql
 from airflow_poison.desk.selection import Selection
@@ -33,6 +31,7 @@ from airflow_poison.values import json_text
 from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import QueryError, SettingError
 from airflow_poison.values.events import EventType
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import ERROR_GROUP, EVENT, LAST_ERROR, message_schema, table_schema
 from airflow_poison.values.texts import Plain
@@ -117,8 +116,6 @@ def find(
 
 def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Collection[int], masking: Masking | None) -> dict[int, MessageRow]:
     """Return messages of files by lookup id, without bodies. These are read only where they say what is hidden."""
-    import pyarrow as pa
-
     columns = [name for name in message_schema().names if name != "body" or masking is not None]
     rows: dict[int, MessageRow] = {}
     for file in found:
@@ -297,8 +294,6 @@ def _counts(table: QueueTable, found: Sequence[DataFile], selection: Selection, 
 
 
 def _counts_of(table: QueueTable, found: Sequence[DataFile]) -> dict[str, _Counted]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     parts = []
     table.bring(found)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import QueryError, QueryTimeoutError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.masking import EDITS, HIDDEN, SINCE, HiddenValues, Masking
 from airflow_poison.values.schema import EVENT
 
@@ -485,7 +486,6 @@ The body is read once, in a lambda: a CASE would read it again in each of its br
 
 def add_numbers(engine: duckdb.DuckDBPyConnection) -> None:
     """Let conditions compare numbers of bodies exactly. The engine reads annotations, so the functions have none that only types need."""
-    import pyarrow as pa
 
     def exact_order(bodies: Any, names: Any, digits: Any) -> Any:
         rows = zip(bodies.to_pylist(), names.to_pylist(), digits.to_pylist(), strict=True)
@@ -826,7 +826,6 @@ def hidden_properties(masking: Masking) -> str:
 
 def add_functions(engine: duckdb.DuckDBPyConnection, masking: Masking) -> None:
     """Let queries hide values, a vector of messages at a time. The engine reads annotations, so they name nothing that only types need."""
-    import pyarrow as pa
 
     def hidden(bodies: Any) -> Any:
         return pa.array([None if body is None else masking.body(body) for body in bodies.to_pylist()], pa.binary())

@@ -32,14 +32,13 @@ from airflow_poison.values.clock import text_of_days, text_of_micros
 from airflow_poison.values.data_frames import columns_of_frame, has_objects, is_frame, is_missing, name_with_nul, read_once, table_of
 from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError, TransformError
-from airflow_poison.values.libraries import np, pc
+from airflow_poison.values.libraries import np, pa, pc
 from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import is_utf8, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.outputs.table_rules import TableRules
@@ -111,8 +110,6 @@ class Output:
 
         :param by: who returned them, for the error.
         """
-        import pyarrow as pa
-
         if self.delta:
             try:
                 delta_schema(pa.schema(given))
@@ -147,8 +144,6 @@ class Output:
 
 def corrections_field() -> pa.Field[Any]:
     """Return the column ``CORRECTIONS``: an array of cells, each with the column, the value as text, and why it is null."""
-    import pyarrow as pa
-
     return pa.field(CORRECTIONS, pa.list_(pa.struct([(name, pa.string()) for name in ("column", "value", "why")])))
 
 
@@ -241,7 +236,6 @@ def _column_names(schema: object) -> list[str]:
         return []
     if isinstance(schema, str):
         return column_names(schema, "output_schema")
-    import pyarrow as pa
 
     if isinstance(schema, pa.Schema):
         return schema.names
@@ -302,7 +296,6 @@ class Fitting:
             self._know(output.columns)
 
     def _know(self, schema: pa.Schema) -> None:
-        import pyarrow as pa
 
         names = () if self._rules is None else self._rules.partitions
         self._columns = [
@@ -400,8 +393,6 @@ class Fitting:
 
     def batch_of(self, table: pa.Table) -> pa.RecordBatch | None:
         """Return a table with the output's columns, in their order, where it fits as it is. None: each row has to be looked at."""
-        import pyarrow as pa
-
         there = table.schema.names
         if not self._columns or self._lacks is not None or len({*there}) < len(there) or not self._places.keys() >= {*there}:
             return None
@@ -426,14 +417,11 @@ class Fitting:
 
         :param owners: the lookup id of each row's message.
         """
-        import pyarrow as pa
-
         if any(column.fits is None or column.open for column in self._columns):
             return None
         return _together(name, to_batch(rows, pa.schema([(column.name, column.kind) for column in self._columns])), owners)
 
     def _broken_by(self, rows: Sequence[tuple[Any, ...]]) -> str | None:
-        import pyarrow as pa
 
         if self._conditions is None or not rows:
             return None
@@ -510,8 +498,6 @@ def _shown(value: object) -> str:
 
 def _of_arrow(value: Any) -> str:
     """Return the text of a value that Python does not have: bytes of a text that is none, a date out of its years. Raises Arrow's errors."""
-    import pyarrow as pa
-
     of = pa.types
     if of.is_string(value.type) or of.is_large_string(value.type) or of.is_string_view(value.type):
         return repr(value.cast(pa.binary()).as_py())
@@ -529,8 +515,6 @@ def _because(error: Exception) -> str:
 
 def _is_plain(kind: pa.DataType) -> bool:
     """Whether values of a type are kept as Arrow gives them."""
-    import pyarrow as pa
-
     of = pa.types
     tests = (of.is_boolean, of.is_integer, of.is_floating, of.is_string, of.is_binary, of.is_date32, of.is_timestamp, of.is_decimal128)
     return any(is_it(kind) for is_it in tests)
@@ -538,8 +522,6 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _is_alike(given: pa.DataType, kind: pa.DataType) -> bool:
     """Whether a column of a table has an output's type, or its texts or bytes in another layout, as Polars has them."""
-    import pyarrow as pa
-
     of = pa.types
     other = of.is_string(kind) and (of.is_large_string(given) or of.is_string_view(given))
     return given == kind or other or (of.is_binary(kind) and (of.is_large_binary(given) or of.is_binary_view(given)))
@@ -613,8 +595,6 @@ def _together(name: str, batch: pa.RecordBatch, owners: Sequence[int] | NDArray[
 
 def _places_of(table: pa.Table, lookup_ids: Sequence[int]) -> NDArray[np.intp] | None:
     """Return the place of each row's message; None: a row is of none of these."""
-    import pyarrow as pa
-
     if table.schema.names.count(LOOKUP_ID) != 1 or not pa.types.is_int64(table.column(LOOKUP_ID).type) or table.column(LOOKUP_ID).null_count:
         return None
     owners, ids = table.column(LOOKUP_ID).to_numpy(), np.asarray(lookup_ids)
@@ -640,8 +620,6 @@ def stream_of(batch: pa.RecordBatch, owners: Sequence[int] | NDArray[np.int64], 
 
     :param more: metadata besides.
     """
-    import pyarrow as pa
-
     sink = pa.BufferOutputStream()
     batch = batch.replace_schema_metadata({_OWNERS: np.asarray(owners, "<i8").tobytes(), **(more or {})})
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -651,8 +629,6 @@ def stream_of(batch: pa.RecordBatch, owners: Sequence[int] | NDArray[np.int64], 
 
 def rows_of_stream(content: bytes) -> tuple[pa.RecordBatch, NDArray[np.int64] | None, Mapping[bytes, bytes]]:
     """Return what ``stream_of`` wrote: the rows, their messages (None: the stream does not say them), and its metadata."""
-    import pyarrow as pa
-
     with pa.ipc.open_stream(content) as stream:
         batch, metadata = stream.read_next_batch(), stream.schema.metadata or {}
     owners = metadata.get(_OWNERS)
@@ -706,8 +682,6 @@ def _each_row(rows: Any) -> Iterable[object]:
     if type(rows) is dict or cells_of(rows) is not None:
         return (rows,)
     if is_frame(rows) or hasattr(rows, "__arrow_c_array__"):
-        import pyarrow as pa
-
         try:
             frame: Any = read_once(rows if is_frame(rows) else pa.record_batch(rows))
             columns = columns_of_frame(frame)
@@ -732,8 +706,6 @@ def _frame_rows(columns: Sequence[tuple[str, pa.DataType | None, Sequence[Any]]]
 
 def _values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
     """Return values as Python has them; what it does not have is there as what fits no column."""
-    import pyarrow as pa
-
     if pa.types.is_date64(column.type):
         return [_value(each) for each in column]
     try:
@@ -743,7 +715,6 @@ def _values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
 
 
 def _value(scalar: pa.Scalar[Any]) -> Any:
-    import pyarrow as pa
 
     if isinstance(scalar, pa.Date64Scalar) and scalar.is_valid and scalar.cast(pa.int64()).as_py() % _MILLIS_OF_DAY:
         return scalar  # Python would leave its part of a day out
@@ -782,8 +753,6 @@ def joined(returned: bytes, more: bytes) -> bytes:
 
 def to_batch(rows: Sequence[tuple[Any, ...]], columns: pa.Schema) -> pa.RecordBatch:
     """Return rows as Arrow; a row that was returned before a column was known has no value there."""
-    import pyarrow as pa
-
     width = len(columns)
     full = [row if len(row) == width else row + (None,) * (width - len(row)) for row in rows]
     cells = list(zip(*full, strict=True)) or [()] * width

@@ -15,13 +15,12 @@ from airflow_poison.store import disk
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import OutputError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import np, pa, pc
 from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
-    import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
     from numpy.typing import NDArray
 
@@ -177,8 +176,6 @@ class _Rows:
 
     def stream(self, schema: pa.Schema) -> pa.RecordBatchReader:
         """Return them with these columns; of those with the same keys the last one. Raises as ``fitted``, and ValueError as ``last_of_each``."""
-        import pyarrow as pa
-
         rows = self.fitted(schema)
         if self._output.keys:
             rows = _taken(rows, last_of_each(self.fitted(schema), schema, self._output.keys))
@@ -216,8 +213,6 @@ def _write(output: Output, table: DeltaTable | None, rows: _Rows, properties: Co
 
 def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Return the columns of all batches, in which one may know types that another one does not."""
-    import pyarrow as pa
-
     fields: dict[str, pa.Field[Any]] = {}
     for field in (field for schema in schemas for field in schema):
         known = fields.setdefault(field.name, field)
@@ -231,8 +226,6 @@ def _fitted(given: pa.Schema, target: pa.Schema | None, generated: Sequence[str]
 
     :param generated: columns that are computed where rows do not have them.
     """
-    import pyarrow as pa
-
     fields, declared = [], {field.name: field for field in output.columns or ()}
     for field in given:
         if target is not None and field.name in target.names:
@@ -247,7 +240,6 @@ def _fitted(given: pa.Schema, target: pa.Schema | None, generated: Sequence[str]
 
 
 def _as(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
 
     for batch in batches:
         columns: list[pa.Array[Any]] = []
@@ -262,9 +254,6 @@ def last_of_each(rows: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequen
 
     Raises ValueError for a key that is no column.
     """
-    import numpy as np
-    import pyarrow as pa
-
     missing = next((key for key in keys if key not in schema.names), None)
     if missing is not None:
         raise ValueError(f"output_keys names {missing!r}, and the rows have the columns {', '.join(schema.names)}")
@@ -277,8 +266,6 @@ def last_of_each(rows: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequen
 
 def _taken(batches: Iterable[pa.RecordBatch], places: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Yield rows at places in order."""
-    import numpy as np
-
     before = 0
     for batch in batches:
         first, end = np.searchsorted(places, [before, before + batch.num_rows])
@@ -288,9 +275,6 @@ def _taken(batches: Iterable[pa.RecordBatch], places: NDArray[np.int64]) -> Iter
 
 def _comparable(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any] | pa.Array[Any]:
     """Return values that Arrow groups as Delta's MERGE compares them: 0.0 and -0.0 are one, and so is each NaN."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_nested(column.type):
         return pa.array(map(repr, column.to_pylist()), pa.string())
     if not pa.types.is_floating(column.type):

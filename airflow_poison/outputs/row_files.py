@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
 
 from airflow_poison.store.objects import Objects, is_unencrypted, side_by_side
 from airflow_poison.values.errors import StoreUnreachableError
+from airflow_poison.values.libraries import pa, pq
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
 
     from airflow_poison.outputs.output import Output
@@ -169,8 +169,6 @@ def of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def columns_of(table: DeltaTable) -> pa.Schema:
     """Return the columns of a table."""
-    import pyarrow as pa
-
     found: pa.Schema = pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]  # it has Arrow's C interface
     return found
 
@@ -248,8 +246,6 @@ def schemas(output: Output, files: Sequence[FileOfRows], options: Mapping[str, s
 
 def read(output: Output, file: FileOfRows, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file. Raises FileNotFoundError."""
-    import pyarrow.parquet as pq
-
     below = files_in(output.uri, options)
     with pq.ParquetFile(below.opened(_place(below, file)), coerce_int96_timestamp_unit="us", page_checksum_verification=True) as content:
         yield from content.iter_batches(_BATCH, columns=[name for name in content.schema_arrow.names if name not in OWN])
@@ -283,8 +279,6 @@ def _moved(below: Files, file: FileOfRows) -> str:
 
 def _partition(below: Files, path: str, names: Sequence[str]) -> dict[str, str | None] | None:
     """Return the values of the partition that a file is of, as Delta's log has them; None: its rows are of several, or Python has no such date."""
-    import pyarrow.parquet as pq
-
     if not names:
         return {}
     found: dict[str, str | None] = {}
@@ -303,8 +297,6 @@ def _partition(below: Files, path: str, names: Sequence[str]) -> dict[str, str |
 
 def names_plainly(kind: Any) -> bool:
     """Whether Delta's log has a value of a type as ``_in_log`` writes it."""
-    import pyarrow as pa
-
     of = pa.types
     is_instant = of.is_timestamp(kind) and kind.tz is not None
     return bool(is_instant or of.is_integer(kind) or of.is_boolean(kind) or of.is_date(kind) or of.is_string(kind) or of.is_large_string(kind))
@@ -317,8 +309,6 @@ def _in_log(value: object) -> str:
 
 
 def _columns(below: Files, file: FileOfRows) -> pa.Schema:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = pq.read_schema(below.opened(_place(below, file)))
     return pa.schema([field for field in schema if field.name not in OWN])
@@ -326,8 +316,6 @@ def _columns(below: Files, file: FileOfRows) -> pa.Schema:
 
 def _is_plain(field: pa.Field[Any]) -> bool:
     """Whether a column needs no feature of a table."""
-    import pyarrow as pa
-
     kind = field.type
     if pa.types.is_nested(kind):
         return all(_is_plain(kind.field(place)) for place in range(kind.num_fields))
@@ -345,8 +333,6 @@ def _same(one: Any, other: Any) -> bool:
 
     :param one: of the table: parts of it that may be null may have values in all rows.
     """
-    import pyarrow as pa
-
     of = pa.types
 
     def part(mine: Any, theirs: Any) -> bool:
@@ -364,9 +350,6 @@ def _same(one: Any, other: Any) -> bool:
 
 def _statistics(below: Files, path: str, partitions: Collection[str] = ()) -> str:
     """Return the statistics of a file as Delta has them: rows, and nulls, least and greatest values of plain columns that name no partition."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     least, greatest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
     with pq.ParquetFile(below.opened(path)) as file:
         footer, schema = file.metadata, file.schema_arrow

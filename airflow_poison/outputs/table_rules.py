@@ -24,12 +24,12 @@ from urllib.parse import quote
 
 from airflow_poison.outputs.values import cast
 from airflow_poison.values.ddl import quoted
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pyarrow as pa
     from deltalake import DeltaTable
 
 
@@ -245,7 +245,6 @@ def refused_rows(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = Fal
 
 def _breaking(rules: TableRules, batch: pa.RecordBatch) -> dict[int, str]:
     """Return the rows that break conditions, or have no value where there must be one; none where the engine cannot be asked."""
-    import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
     schema = json.loads(json.loads(rules.log.split("\n")[1])["metaData"]["schemaString"])
@@ -271,8 +270,6 @@ def _breaking(rules: TableRules, batch: pa.RecordBatch) -> dict[int, str]:
 
 def _whole(batch: pa.RecordBatch, table: DeltaTable, rules: TableRules) -> pa.Table:
     """Return rows with all columns of a table that are not computed, and with the table's types."""
-    import pyarrow as pa
-
     there = pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]  # it has Arrow's C interface
     columns, fields = [], []
     for field in there:
@@ -289,8 +286,6 @@ def _whole(batch: pa.RecordBatch, table: DeltaTable, rules: TableRules) -> pa.Ta
 
 def _missing(number: int, field: pa.Field[Any]) -> pa.Array[Any]:
     """Return what stands in a column that rows do not have yet; one that must have a value is a column of provenance, filled later."""
-    import pyarrow as pa
-
     plain = not field.nullable and not pa.types.is_nested(field.type)
     return pa.array([0] * number, pa.int64()).cast(field.type) if plain else pa.nulls(number, field.type)
 
@@ -335,8 +330,6 @@ class Conditions:
         if self._engine is None:
             self._engine = QueryBuilder()
         try:
-            import pyarrow as pa
-
             answer = pa.table(self._engine.execute(f"SELECT {asked} FROM ({from_rows})").read_all())
         except Exception:  # noqa: BLE001  (it names a column that has no literal here, or is written in another dialect)
             return "?"
@@ -352,8 +345,6 @@ def _quoted(name: str) -> str:
 
 def _literal(value: Any, kind: Any) -> str | None:
     """Return a value as SQL; None where it is written in no way."""
-    import pyarrow as pa
-
     of = pa.types
     if of.is_decimal(kind):
         name = f"Decimal128({kind.precision}, {kind.scale})"

@@ -17,11 +17,10 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.values.data_frames import is_missing
+from airflow_poison.values.libraries import pa, pc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import pyarrow as pa
 
     AnyType = Any  # a pa.DataType, whose parts are looked at behind questions that a type checker does not follow
     Checked = Callable[[Any], Any]
@@ -56,8 +55,6 @@ def cells_of(given: object) -> Mapping[Any, Any] | None:
 
 def delta_type(kind: AnyType) -> pa.DataType:
     """Return the type in which a Delta table keeps every value of a type as it is. Raises ValueError, which names the part that it does not have."""
-    import pyarrow as pa
-
     of = pa.types
     if of.is_dictionary(kind) or of.is_run_end_encoded(kind):
         return delta_type(kind.value_type)
@@ -88,13 +85,11 @@ def _depth(kind: AnyType) -> int:
 
 
 def _has_local_time(kind: AnyType) -> bool:
-    import pyarrow as pa
 
     return (pa.types.is_timestamp(kind) and not kind.tz) or any(_has_local_time(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _simple_delta_type(kind: AnyType) -> pa.DataType | None:
-    import pyarrow as pa
 
     of = pa.types
     if of.is_decimal(kind):
@@ -115,7 +110,6 @@ def _simple_delta_type(kind: AnyType) -> pa.DataType | None:
 
 
 def _delta_struct(kind: AnyType) -> pa.DataType:
-    import pyarrow as pa
 
     fields = [kind.field(number) for number in range(kind.num_fields)]
     if not fields:
@@ -130,15 +124,12 @@ def _kept(field: pa.Field[Any], name: str) -> pa.Field[Any]:
 
 
 def _map(key: pa.Field[Any], item: pa.Field[Any]) -> pa.DataType:
-    import pyarrow as pa
 
     return pa.map_(key, item)  # type: ignore[call-overload, no-any-return]  # it takes fields, too
 
 
 def delta_schema(schema: pa.Schema) -> pa.Schema:
     """Return columns as a Delta table keeps them. Raises ValueError, which names the column."""
-    import pyarrow as pa
-
     if (twice := same_name(schema.names)) is not None:
         raise ValueError(f"a Delta table has no columns {twice[0]!r} and {twice[1]!r}, which differ by case alone")
     fields = []
@@ -162,23 +153,17 @@ def same_name(names: Iterable[str]) -> tuple[str, str] | None:
 
 def is_list(kind: AnyType) -> bool:
     """Whether values of a type are lists, of any kind that Arrow has."""
-    import pyarrow as pa
-
     of = pa.types
     return any(is_kind(kind) for is_kind in (of.is_list, of.is_large_list, of.is_fixed_size_list, of.is_list_view, of.is_large_list_view))
 
 
 def has_unknown(kind: AnyType) -> bool:
     """Whether a type is not known yet, or a part of it: no value has been there."""
-    import pyarrow as pa
-
     return pa.types.is_null(kind) or any(has_unknown(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def filled(kind: AnyType, news: AnyType) -> AnyType:
     """Return a type with what another one knows of its unknown parts."""
-    import pyarrow as pa
-
     if pa.types.is_null(kind):
         return news
     if not has_unknown(kind):
@@ -200,8 +185,6 @@ def _filled(field: pa.Field[Any], news: pa.Field[Any]) -> pa.Field[Any]:
 
 def without_unknown(kind: AnyType) -> AnyType:
     """Return a type with text where it is not known: no value has been there, and a table wants a type."""
-    import pyarrow as pa
-
     if pa.types.is_null(kind):
         return pa.string()
     if not has_unknown(kind):
@@ -216,8 +199,6 @@ def without_unknown(kind: AnyType) -> AnyType:
 
 def nullable(kind: AnyType) -> AnyType:
     """Return a type whose parts may all be null, but for the keys of maps."""
-    import pyarrow as pa
-
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(nullable(field.type)).with_nullable(nullable=True) for field in kind])
     if pa.types.is_map(kind):
@@ -229,8 +210,6 @@ def nullable(kind: AnyType) -> AnyType:
 
 def all_nullable(schema: pa.Schema) -> pa.Schema:
     """Return columns that may be null in all parts: what a plan of Spark says of values is no condition of a table."""
-    import pyarrow as pa
-
     return pa.schema([pa.field(field.name, nullable(field.type)) for field in schema])
 
 
@@ -239,8 +218,6 @@ def cast(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
 
     Arrow's own cast breaks lists of nulls (apache/arrow#43838).
     """
-    import pyarrow as pa
-
     if column.type == kind:
         return column
     if _loses(column, kind):
@@ -250,9 +227,6 @@ def cast(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
 
 def _loses(column: Any, kind: AnyType) -> bool:
     """Whether Arrow's cast would leave out fields or a time of the day, make a number infinite, or take instants for times without a zone."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     of, given = pa.types, column.type
     if of.is_struct(given) and of.is_struct(kind):
         wanted = {field.name: field.type for field in kind}
@@ -272,8 +246,6 @@ def _loses(column: Any, kind: AnyType) -> bool:
 
 def type_of(value: Any) -> pa.DataType:
     """Return the type of a column by one value; null for None. Raises ValueError, TypeError and ArithmeticError for a value that has none."""
-    import pyarrow as pa
-
     if is_missing(value):
         return pa.null()
     if isinstance(value, Decimal):
@@ -295,8 +267,6 @@ def type_of(value: Any) -> pa.DataType:
 
 def _common(one: AnyType, other: AnyType) -> AnyType:
     """Return the type of a list with elements of both. Raises ValueError."""
-    import pyarrow as pa
-
     of = pa.types
     known = filled(one, other)
     if filled(other, known) == known:
@@ -321,8 +291,6 @@ def _common(one: AnyType, other: AnyType) -> AnyType:
 
 def checked_by(kind: pa.DataType) -> Checked:
     """Return what checks values of a type: it returns them as they are kept, and raises one of ``MISFITS``."""
-    import pyarrow as pa
-
     of = pa.types
     simple: list[tuple[bool, Checked]] = [
         (of.is_boolean(kind), _boolean),
@@ -346,7 +314,6 @@ def checked_by(kind: pa.DataType) -> Checked:
 
 
 def _nested(kind: AnyType) -> Checked:
-    import pyarrow as pa
 
     of = pa.types
     if of.is_dictionary(kind) or of.is_run_end_encoded(kind):
@@ -361,7 +328,6 @@ def _nested(kind: AnyType) -> Checked:
 
 
 def _rare(kind: pa.DataType) -> Checked:
-    import pyarrow as pa
 
     def check(value: Any) -> Any:
         kept = pa.scalar(value, kind).as_py()  # ArrowInvalid is a ValueError
@@ -539,7 +505,6 @@ def _date(value: Any) -> date:
 
 
 def _or_none(field: pa.Field[Any]) -> Checked:
-    import pyarrow as pa
 
     fits = _no_value if pa.types.is_null(field.type) else checked_by(field.type)
 
@@ -609,8 +574,6 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
 
 def may_be_cast(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether Spark may read values of a type as another one, value by value: text as plain values, and numbers as numbers."""
-    import pyarrow as pa
-
     of = pa.types
     numbers = [of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind) for kind in (given, wanted)]
     text = of.is_string(given) or of.is_large_string(given) or of.is_string_view(given)
@@ -619,8 +582,6 @@ def may_be_cast(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def fits_type(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of a type is one of another type."""
-    import pyarrow as pa
-
     of = pa.types
     if of.is_null(given):
         return True

@@ -12,6 +12,7 @@ from airflow_poison.values import json_text
 from airflow_poison.values.data_frames import columns_of_frame, is_frame, read_once
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.values.json_values import check_text, json_value, number_or_text, utf8
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.mapping import BATCH, ColumnMapping, cells, check_named_once, check_several, rows_to_batches
 from airflow_poison.values.schema import message_schema
 from airflow_poison.values.texts import counted
@@ -19,8 +20,6 @@ from airflow_poison.values.texts import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from datetime import datetime
-
-    import pyarrow as pa
 
     from airflow_poison.sources.schemas import Schema
 
@@ -32,8 +31,6 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
     it is mapped to, is an error of its record, which keeps the body that arrived, and its id. So is a body that is mapped to a field that has no
     text.
     """
-    import pyarrow as pa
-
     if not mapping.columns() and mapping.expires_after is None:
         return records
     mapping.check(mapping.columns())
@@ -127,7 +124,6 @@ def batches_of(messages: Iterable[object], mapping: ColumnMapping, now: datetime
 
 
 def _of_frame(frame: Any, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
 
     try:
         frame = read_once(frame)
@@ -146,8 +142,6 @@ def _of_frame(frame: Any, mapping: ColumnMapping, now: datetime) -> Iterator[pa.
 
 def _of_objects(name: str, values: list[Any], mapping: ColumnMapping) -> tuple[pa.Field[Any], pa.Array[Any]]:
     """Return values of types of their own as a column: of text where all are text, else of JSON. Raises InputError for one that has none."""
-    import pyarrow as pa
-
     are_text = all(isinstance(value, str | None) for value in values)
     if name == mapping.body and not are_text:
         odd = next((value for value in values if not isinstance(value, str | bytes | None)), None)
@@ -173,8 +167,6 @@ def _json_or_text(value: object) -> str:
 
 def decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
     """Return the records with what the schema makes of their bodies. One that it refuses keeps its bytes."""
-    import pyarrow as pa
-
     if schema is None or "body" not in records.schema.names:
         return records
     errors: list[str | None] = [None] * records.num_rows
@@ -199,8 +191,6 @@ def decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
 
 def _malformed(batch: pa.RecordBatch, error: Exception, *, is_body: bool) -> pa.RecordBatch:
     """Return one record with an error and what there is of it."""
-    import pyarrow as pa
-
     body = batch.column("body").cast(pa.binary())[0].as_py() if is_body and "body" in batch.schema.names else shown(batch, 0)
     known = batch.column(ERROR)[0].as_py() if ERROR in batch.schema.names else None
     return pa.record_batch({"body": pa.array([body], pa.binary()), ERROR: pa.array([known or reason_of(error)], pa.string())})

@@ -21,13 +21,13 @@ from airflow_poison.sources.source import Source
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import PoisonError, SettingError, SourceError
 from airflow_poison.values.json_values import json_value, number_or_text
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    import pyarrow as pa
     import sqlalchemy as sa
 
     from airflow_poison.sources.schemas import Schema
@@ -239,8 +239,6 @@ class Reading:
 
     def columns(self) -> list[Column]:
         """Return how each column is read."""
-        import pyarrow as pa
-
         columns = [_column(column) for column in self.table.columns]
         if self.connection.dialect.name not in _DATES_AS_TEXT:
             return columns
@@ -338,8 +336,6 @@ def _readable(said: str) -> Iterator[None]:
 
 def to_batch(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
     """Return rows as Arrow. A value that is not of its column's type is null there, and as text in a column beside it (``ODD``)."""
-    import pyarrow as pa
-
     arrays: list[pa.Array[Any]] = []
     fields: list[pa.Field[Any]] = []
     for at, column in enumerate(columns):
@@ -354,8 +350,6 @@ def to_batch(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> pa.Rec
 
 def _values(column: Column, values: Sequence[Any]) -> tuple[pa.Array[Any], pa.Array[Any] | None]:
     """Return values as Arrow; and, where some are not of the column's type, the texts of these."""
-    import pyarrow as pa
-
     if column.is_json:
         return pa.array([None if each is None else each if isinstance(each, str) else _json_text(each) for each in values], pa.string()), None
     read = _reader(column.kind)
@@ -373,8 +367,6 @@ def _values(column: Column, values: Sequence[Any]) -> tuple[pa.Array[Any], pa.Ar
 
 def _read(value: object, kind: pa.DataType, read: Callable[[Any], object] | None) -> tuple[bool, object]:
     """Return whether a value is one of a type, and the value."""
-    import pyarrow as pa
-
     try:
         if read is not None:
             return True, value if isinstance(value, date | time) else read(value)
@@ -386,8 +378,6 @@ def _read(value: object, kind: pa.DataType, read: Callable[[Any], object] | None
 
 def _reader(kind: pa.DataType) -> Callable[[Any], object] | None:
     """Return what makes a value of a type of the text or number that databases have for it. It raises one of ``_REFUSED``."""
-    import pyarrow as pa
-
     if pa.types.is_boolean(kind):
         return {0: False, 1: True}.__getitem__
     if pa.types.is_date(kind):
@@ -424,7 +414,6 @@ def text_of(value: object) -> str:
 
 def _column(column: sa.Column[Any]) -> Column:
     """Return how a column is read: one without a type in Arrow as the text that the database writes."""
-    import pyarrow as pa
     from sqlalchemy import types
     from sqlalchemy.dialects import mysql
 
@@ -441,7 +430,6 @@ def _column(column: sa.Column[Any]) -> Column:
 
 
 def _plain(kind: Any) -> pa.DataType | None:
-    import pyarrow as pa
     from sqlalchemy import types
     from sqlalchemy.dialects import mysql
 

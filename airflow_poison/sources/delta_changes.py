@@ -27,12 +27,12 @@ from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.clock import days_of, micros_of, text_of_days, text_of_micros
 from airflow_poison.values.ddl import ddl_of_bodies, quoted, united
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
+from airflow_poison.values.libraries import pa, pq
 from airflow_poison.values.texts import counted, first_line, literal_path, local_uri, on_spark, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake import Schema as TableSchema
     from pyspark.sql import DataFrame, SparkSession
@@ -137,8 +137,6 @@ class Versions:
 
     def snapshot(self, number: int) -> Version:
         """Return a version as if one commit had added all that is in it."""
-        import pyarrow as pa
-
         table = self._opened(number)
         found = pa.table(table.get_add_actions()).select(["path", "modification_time"]).to_pylist()  # not their values, which Python need not have
         with self._named(f"version {number}"):
@@ -190,8 +188,6 @@ class Versions:
 
         :param changes: with the three columns of the change data feed.
         """
-        import pyarrow as pa
-
         self._refuse(of, file)
         if ERROR in self.schema.names:
             raise SourceError(f"The Delta table {self.uri} has a column {ERROR!r}, a name of this package's own. Rename it. Nothing was sent.")
@@ -347,8 +343,6 @@ class Versions:
 
     def _zoned(self, said: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
         """Return values of a partition, instants with their zone: delta-rs writes none, and means UTC; Spark reads them as of its session's zone."""
-        import pyarrow as pa
-
         instants = {each.name for each in self.schema if pa.types.is_timestamp(each.type) and each.type.tz is not None}
         return said and {name: f"{text}Z" if name in instants and text and not text.endswith("Z") else text for name, text in said.items()}
 
@@ -370,8 +364,6 @@ class Versions:
 
     def _texts_of(self, table: DeltaTable) -> list[dict[str, Any]]:
         """Return the partition values of files, as text."""
-        import pyarrow as pa
-
         names = list(table.metadata().partition_columns)
         rows = pa.table(table.get_add_actions(flatten=True))
         columns = {name: _texts(rows[f"partition.{name}"]) for name in names}
@@ -420,7 +412,6 @@ class Versions:
 
 
 def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[str, pa.Array[Any]]:
-    import pyarrow as pa
 
     size = batch.num_rows
     kind = batch.column(CHANGE_TYPE).cast(pa.string()) if file.change is None else pa.repeat(pa.scalar(file.change), size)
@@ -432,7 +423,6 @@ def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[st
 
 
 def _columns_of(schema: TableSchema) -> pa.Schema:
-    import pyarrow as pa
 
     return pa.schema(cast("Any", schema.to_arrow()))
 
@@ -440,8 +430,6 @@ def _columns_of(schema: TableSchema) -> pa.Schema:
 @lru_cache(256)
 def _holds(newer: pa.DataType, older: pa.DataType) -> bool:
     """Whether a type has all values of another one; instants of INT96 come without their zone."""
-    import pyarrow as pa
-
     if newer == older:
         return True
     new, old = (ddl_of_bodies(pa.schema([pa.field("v", each)])) for each in (newer, older))
@@ -454,7 +442,6 @@ def _holds(newer: pa.DataType, older: pa.DataType) -> bool:
 
 
 def _decoded(content: Any) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
 
     file = pq.ParquetFile(content, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
     check_calendar(file)
@@ -463,8 +450,6 @@ def _decoded(content: Any) -> Iterator[pa.RecordBatch]:
 
 def _texts(values: pa.ChunkedArray[Any]) -> list[str | None]:
     """Return values of partitions as text; Arrow itself writes years beyond 32767 as others."""
-    import pyarrow as pa
-
     kind, of = cast("Any", values.type), cast("Any", pa.types)
     if not of.is_temporal(kind):
         return values.cast(pa.string()).to_pylist()
@@ -476,8 +461,6 @@ def _texts(values: pa.ChunkedArray[Any]) -> list[str | None]:
 
 def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array[Any]:
     """Return a partition's value as a column; Delta writes instants without their zone, which is UTC."""
-    import pyarrow as pa
-
     if (said := _in_partition(text, kind)) is None or text is None:
         return _nulls(size, kind)
     value: pa.Array[Any] = pa.array([said])
@@ -494,15 +477,12 @@ def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array
 
 def _in_partition(text: str | None, kind: pa.DataType) -> str | bytes | None:
     """Return what Delta's log says of a partition: an empty text is null, and bytes may be written as escapes of JSON."""
-    import pyarrow as pa
-
     if not text or not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) or not _ESCAPED.fullmatch(text):
         return text or None
     return bytes(int(code, 16) for code in text.split("\\u")[1:])
 
 
 def _nulls(size: int, kind: pa.DataType) -> pa.Array[Any]:
-    import pyarrow as pa
 
     return pa.array([None] * size, kind)
 

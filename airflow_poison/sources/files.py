@@ -25,12 +25,12 @@ from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.texts import counted, is_utf8, on_spark, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.sources.schemas import Schema
@@ -346,7 +346,6 @@ class Files(Source):
                 done.append((self._key(each.file) + _UNREADABLE, int(each.file.changed_at)))
 
         def reached() -> Reached:
-            import pyarrow as pa
 
             for file in by_spark:
                 self._check_unchanged(file)

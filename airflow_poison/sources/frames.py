@@ -24,6 +24,7 @@ from airflow_poison.sources.text_lines import Lines, Part, cuts, one_line, opene
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.ddl import ddl_type, parse_ddl, quoted, united
 from airflow_poison.values.errors import SourceError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import message_schema
 from airflow_poison.values.texts import is_utf8, literal_path, local_uri
@@ -31,7 +32,6 @@ from airflow_poison.values.texts import is_utf8, literal_path, local_uri
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
@@ -127,8 +127,6 @@ def _unescaped(text: str) -> str:
 
 def with_folders(rows: pa.RecordBatch, folders: Mapping[str, str | None]) -> pa.RecordBatch:
     """Return rows of a file with the columns that its folders make, where it has none of such a name itself."""
-    import pyarrow as pa
-
     there = {name.lower() for name in rows.schema.names}
     for name, value in folders.items():
         if ERROR not in there and name.lower() not in there:
@@ -156,8 +154,6 @@ def with_record(columns: StructType) -> StructType:
 
 def records_of(batch: pa.RecordBatch) -> pa.Array[Any]:
     """Return records as the column ``RECORD``."""
-    import pyarrow as pa
-
     kinds = {name: message_schema().field(name).type for name in ("message_id", "group_id", "body", "properties")}
     kinds |= {NO_BODY: pa.bool_(), ERROR: pa.string()}
     parts = [batch.column(name).cast(kind) if name in batch.schema.names else pa.nulls(batch.num_rows, kind) for name, kind in kinds.items()]
@@ -271,7 +267,6 @@ def of_typed(spark: SparkSession, files: Sequence[FileThere], layout: Layout, th
 
     :param then: its columns are those that are known of such rows. Raises NotOnSparkError where no file is left, SourceError.
     """
-    import pyarrow as pa
     from pyspark.sql import functions as f
 
     here, unread = reading.here, reading.unread
@@ -452,8 +447,6 @@ def _of_avro(spark: SparkSession, files: Sequence[FileThere], apart: dict[str, s
 
 def _as_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield records as none of them is a row."""
-    import pyarrow as pa
-
     for batch in batches:
         yield pa.record_batch([records_of(batch), pa.repeat(pa.scalar(True), batch.num_rows)], names=[RECORD, UNFIT])  # noqa: FBT003  (Arrow's)
 
@@ -480,7 +473,6 @@ def _made(batches: Iterable[pa.RecordBatch], then: Then, *, at_once: bool) -> It
 
 
 def _texts(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
 
     for batch in batches:
         wrong, nothing = ERROR in batch.schema.names, pa.nulls(batch.num_rows, pa.string())

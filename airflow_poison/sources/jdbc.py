@@ -17,13 +17,13 @@ from airflow_poison.sources.database import TableSource, text_of, to_batch, whol
 from airflow_poison.sources.source import Reached, Take
 from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import InputError, SettingError, SourceError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from uuid import UUID
 
-    import pyarrow as pa
     import sqlalchemy as sa
 
     from airflow_poison.sources.database import Reading
@@ -226,8 +226,6 @@ class _Window:
 
     def keys(self, mark: int) -> pa.Table:
         """Return the keys that have to be kept."""
-        import pyarrow as pa
-
         kept = [(key, at) for keys, places in self._parts for key, at in zip(keys, places, strict=True) if at >= mark - self.overlap]
         return pa.table({"key": pa.array([key for key, _ in kept], pa.string()), "at": pa.array([at for _, at in kept], pa.int64())})
 
@@ -377,7 +375,6 @@ class Outbox(TableSource):
                     yield to_batch(columns, rows)
 
         def reached() -> Reached:
-            import pyarrow as pa
 
             at: dict[str, JsonValue] = {"key": self._key, "takes": takes + 1, "rows": rows_before + len(keys)}
             taken = pa.table({"key": pa.array(keys, pa.string()), "at": pa.array([takes + 1] * len(keys), pa.int64())})

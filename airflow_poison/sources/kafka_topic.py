@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.source import NO_BODY
 from airflow_poison.values.errors import PoisonError, SourceError
+from airflow_poison.values.libraries import np, pa, pc
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    import numpy as np
-    import pyarrow as pa
 
     from airflow_poison.values.mapping import ColumnMapping
 
@@ -53,8 +51,6 @@ _LAST_MS = 253_402_300_799_999
 
 def to_columns(records: Sequence[Any]) -> pa.RecordBatch:
     """Return records of confluent-kafka, a column for each part."""
-    import pyarrow as pa
-
     columns = {
         "key": pa.array([each.key() for each in records], pa.binary()),
         "value": pa.array([each.value() for each in records], pa.binary()),
@@ -72,10 +68,6 @@ def to_messages(records: pa.RecordBatch, topic: str) -> pa.RecordBatch:
     :param records: ``key`` and ``value`` (bytes), ``partition``, ``offset``, ``timestamp`` (milliseconds since 1970) and ``headers`` (a list of
         ``key``, text, and ``value``, bytes): the columns of Spark's own ``kafka`` format, but for the unit of the time.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     count = records.num_rows
     values = cast("pa.BinaryArray", records.column("value"))
     partitions, offsets = records.column("partition").cast(pa.string()), records.column("offset").cast(pa.string())
@@ -97,9 +89,6 @@ def to_messages(records: pa.RecordBatch, topic: str) -> pa.RecordBatch:
 
 def _properties(parts: Sequence[Part], count: int) -> pa.Array[Any]:
     """Return a map for each of so many records."""
-    import numpy as np
-    import pyarrow as pa
-
     rows = np.concatenate([rows for rows, _, _ in parts])
     keys, items = pa.concat_arrays([keys for _, keys, _ in parts]), pa.concat_arrays([items for _, _, items in parts])
     order = np.argsort(rows, kind="stable")
@@ -110,9 +99,6 @@ def _properties(parts: Sequence[Part], count: int) -> pa.Array[Any]:
 
 def _listed(headers: Sequence[Sequence[tuple[str, bytes | str | None]] | None]) -> pa.Array[Any]:
     """Return the headers of records as Spark's own format has them."""
-    import numpy as np
-    import pyarrow as pa
-
     pairs = [pair for each in headers if each for pair in each]
     ends = np.concatenate([[0], np.cumsum([len(each) if each else 0 for each in headers])])
     values = [value.encode() if isinstance(value, str) else value for _, value in pairs]
@@ -123,10 +109,6 @@ def _listed(headers: Sequence[Sequence[tuple[str, bytes | str | None]] | None]) 
 
 def _headers(headers: pa.ListArray[Any]) -> Iterator[Part]:
     """Yield headers as properties: see ``record_headers``, which is the inverse."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     pairs = cast("pa.StructArray", headers.flatten())
     if not len(pairs):
         return
@@ -151,9 +133,6 @@ def _apart(rows: Iterable[int], names: Iterable[str]) -> Iterator[str]:
 
 def _texts(values: pa.BinaryArray) -> pa.Array[Any]:
     """Return bytes as text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         found = values.cast(pa.string())
         plain = not pc.any(pc.match_substring_regex(found, rf"\x00|^{BASE64}|^{NULL}\z")).as_py()
@@ -174,10 +153,6 @@ def _text(value: bytes) -> str:
 
 def _instants(found: pa.Array[Any]) -> pa.Array[Any]:
     """Return milliseconds since 1970 as text of ISO 8601; those that no calendar has as numbers."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     numbers = found.to_numpy(zero_copy_only=False)
     right = (numbers >= 0) & (numbers <= _LAST_MS)
     known = pa.array(np.where(right, numbers, 0)).cast(pa.timestamp("ms")).cast(pa.string())
@@ -187,8 +162,6 @@ def _instants(found: pa.Array[Any]) -> pa.Array[Any]:
 
 def unreplaced(records: pa.RecordBatch, mapping: ColumnMapping) -> pa.RecordBatch:
     """Return records that keep what a mapping of their bodies' fields replaces: the key in a property, a header under another name."""
-    import pyarrow as pa
-
     if "group_id" not in records.schema.names or (mapping.group is None and not mapping.properties):
         return records
     before: Any = zip(records.column("group_id").to_pylist(), records.column("properties").to_pylist(), strict=True)
@@ -518,9 +491,6 @@ class _Reading:
 
     def kept(self, got: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
         """Return those records that are wanted, and the partitions that are read now."""
-        import numpy as np
-        import pyarrow as pa
-
         numbers, offsets = got.column("partition").to_numpy(), got.column("offset").to_numpy()
         keep, finished = np.zeros(got.num_rows, bool), []
         for number in (int(each) for each in np.unique(numbers)):

@@ -21,12 +21,11 @@ from airflow_poison.sources.source import ERROR
 from airflow_poison.store.objects import Objects
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError, SettingError, StoreUnreachableError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.texts import counted, is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
 
     from airflow_poison.values.mapping import ColumnMapping
 
@@ -261,8 +260,6 @@ def of_text(lines: pa.RecordBatch, mapping: ColumnMapping, now: datetime, folder
     :param lines: records with a ``body`` and an ``ERROR``.
     :param folders: further columns, which have their values from the names of folders.
     """
-    import pyarrow as pa
-
     mapping.check(["value", *(folders.schema.names if folders is not None else ())])
     if mapping.body is None and folders is None:
         mapping = replace(mapping, body="value")

@@ -40,15 +40,13 @@ from airflow_poison.sources.text_lines import (
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
 from airflow_poison.values.json_text import syntax_error, unlike_json
+from airflow_poison.values.libraries import np, pa, pc, pq
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import counted, is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
     RowsOfBodies = Callable[[pa.Array[Any]], tuple[pa.RecordBatch, Sequence[int]]]
@@ -235,8 +233,6 @@ class CsvRows:
         return body
 
     def _filled(self) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         if self._cells:
             width = len(self.columns)
@@ -378,8 +374,6 @@ def _at_once(text: bytes, columns: Sequence[str], delimiter: str) -> tuple[pa.Ta
     Without the last lines where a cell begins in them and goes on. None: Arrow may read a line in another way, as one with a quote that neither
     begins nor ends a cell, and is not one of two within.
     """
-    import numpy as np
-
     if len(sign := delimiter.encode()) > 1 or has_lone_returns(text):
         return None
     data, width, odd = np.frombuffer(text, np.uint8), len(columns), np.empty(0, np.intp)
@@ -409,7 +403,6 @@ def _by_arrow(text: bytes, columns: Sequence[str], delimiter: str, *, newlines: 
 
     :param newlines: a cell has some.
     """
-    import pyarrow as pa
     from pyarrow import csv
 
     kinds = dict.fromkeys(columns, pa.string())
@@ -423,8 +416,6 @@ def _by_arrow(text: bytes, columns: Sequence[str], delimiter: str, *, newlines: 
 
 def _are_regular(data: NDArray[np.uint8], quotes: NDArray[np.intp], sign: bytes) -> bool:
     """Whether each quote of whole lines begins or ends a cell, or is one of two within it."""
-    import numpy as np
-
     if len(quotes) % 2:
         return False
     begins, ends = quotes[::2], quotes[1::2]
@@ -544,8 +535,6 @@ def named_columns(layout: Layout, source: Path) -> tuple[str, ...]:
 
 def malformed(name: str, content: bytes, error: str) -> pa.RecordBatch:
     """Return a file as one malformed record."""
-    import pyarrow as pa
-
     return pa.record_batch(
         {
             "body": pa.array([content], pa.binary()),
@@ -634,7 +623,6 @@ def _json(name: str, content: Any, layout: Layout, rows: RowsOfBodies | None = N
 
 
 def _document(name: str, lines: Lines, rows: RowsOfBodies | None) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
 
     found, number = Bodies(name, "value"), 0
     for some in _batches(lines.document()):
@@ -699,7 +687,6 @@ def _csv(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
 
 def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     del layout
-    import pyarrow.parquet as pq
 
     seen = 0
     source = content if content.seekable() else io.BytesIO(content.read())
@@ -723,8 +710,6 @@ def _rows(name: str, batch: pa.RecordBatch, before: int) -> Iterator[pa.RecordBa
 
     :param before: so many rows of the file are before them.
     """
-    import pyarrow as pa
-
     if (wrong := _invalid(batch)) is None:
         yield batch
         return
@@ -742,7 +727,6 @@ def _rows(name: str, batch: pa.RecordBatch, before: int) -> Iterator[pa.RecordBa
 
 
 def _invalid(batch: pa.RecordBatch) -> str | None:
-    import pyarrow as pa
 
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -778,7 +762,6 @@ def check_calendar(file: pq.ParquetFile) -> None:
 
 
 def _leaves(column: Any) -> Iterator[Any]:
-    import pyarrow as pa
 
     if not pa.types.is_nested(column.type):
         yield column
@@ -792,9 +775,6 @@ def _is_before(column: Any, instants: int) -> bool:
 
     :param instants: the first one that is the same.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
         return False
     first = pc.min(column.cast(pa.timestamp("s"), safe=False)).cast(pa.int64()).as_py()
@@ -803,8 +783,6 @@ def _is_before(column: Any, instants: int) -> bool:
 
 def _with_zones(file: pq.ParquetFile) -> pa.Schema | None:
     """Return the columns of a file that has INT96, as Spark and Impala write instants: Arrow takes it for what a clock shows. None: it has none."""
-    import pyarrow as pa
-
     leaves = [file.schema.column(at).physical_type for at in range(len(file.schema))]
     unseen = iter(leaves)
 
@@ -822,7 +800,6 @@ def _with_zones(file: pq.ParquetFile) -> pa.Schema | None:
 def _whole(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     """Yield the file as one body, byte for byte."""
     del layout
-    import pyarrow as pa
 
     body = bytes(content.read(MAX_BODY_BYTES + 1))
     size = len(body)

@@ -20,6 +20,7 @@ from airflow_poison.values.ddl import ddl_of_bodies
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
 from airflow_poison.values.json_values import duration_text, json_value, name_of, number_or_text
+from airflow_poison.values.libraries import np, pa, pc
 from airflow_poison.values.mapping import HIGHEST_PRIORITY, ColumnMapping, check_named_once, expires_at
 from airflow_poison.values.schema import DEFAULT_PRIORITY, message_schema
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     import duckdb
-    import numpy as np
-    import pyarrow as pa
 
 _Array = Any
 """An array of Arrow of any kind: what its stubs know of one kind they do not know of all."""
@@ -49,7 +48,6 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) ->
     Raises InputError for what concerns every row: a column that is not there, or whose type cannot be what it is mapped to.
     """
     import duckdb
-    import pyarrow as pa
 
     names = [name for name in batch.schema.names if not name.startswith(ODD)]
     mapping.check(names)
@@ -97,8 +95,6 @@ def _engine() -> duckdb.DuckDBPyConnection:
 
 def columns_of_bodies(rows: pa.Schema) -> str:
     """Return the columns that the bodies of rows have, as DDL; empty where one is JSON, which is of no type."""
-    import pyarrow as pa
-
     fields = [field.with_type(_bare_type(field.type)) for field in rows if not field.name.startswith(ODD)]
     is_json = any(_is_json(field) or (isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name == "arrow.json") for field in fields)
     return "" if is_json else ddl_of_bodies(pa.schema(fields))
@@ -109,8 +105,6 @@ def like_columns(rows: pa.RecordBatch, known: pa.Schema) -> pa.RecordBatch:
 
     A float that is read as a double is written as one: it has more digits then.
     """
-    import pyarrow as pa
-
     named = named_as(rows.schema, known)
     if named != rows.schema:
         rows = pa.record_batch(_Named(rows, named))
@@ -135,8 +129,6 @@ def named_as(columns: pa.Schema, known: pa.Schema, *, doubles: bool = False) -> 
 
     :param doubles: floats are doubles where the known ones are.
     """
-    import pyarrow as pa
-
     of: Any = pa.types
 
     def named(fields: Collection[pa.Field[Any]], others: Iterable[pa.Field[Any]]) -> list[pa.Field[Any]]:
@@ -169,8 +161,6 @@ def shown(batch: pa.RecordBatch, row: int) -> bytes:
 
 def _shown(one: _Array) -> object:  # noqa: PLR0911  (one line for each kind of type)
     """Return the value of an array of one as JSON has it."""
-    import pyarrow as pa
-
     one = _bare(one)
     kind = one.type
     if one.null_count or pa.types.is_null(kind):
@@ -201,8 +191,6 @@ def _shown(one: _Array) -> object:  # noqa: PLR0911  (one line for each kind of 
 
 def _far(count: int, kind: Any) -> str | None:
     """Return the text of a date, an instant or a time that Python does not have; None: it has it."""
-    import pyarrow as pa
-
     first, last = _bounds(kind)
     if not first <= count <= last:
         return f"{count} {kind}"
@@ -214,7 +202,6 @@ def _far(count: int, kind: Any) -> str | None:
 
 
 def _put(column: _Array, new: Mapping[int, Any]) -> _Array:
-    import pyarrow as pa
 
     values: list[Any] = column.to_pylist()
     for row, value in new.items():
@@ -224,8 +211,6 @@ def _put(column: _Array, new: Mapping[int, Any]) -> _Array:
 
 def _as(column: pa.ChunkedArray[Any], kind: pa.DataType) -> pa.Array[Any]:
     """Return a column of the query as one array of a message's type; instants come as microseconds."""
-    import pyarrow as pa
-
     whole: pa.Array[Any] = column.combine_chunks() if column.num_chunks else pa.array([], column.type)
     return whole if whole.type == kind else whole.cast(kind)
 
@@ -235,8 +220,6 @@ def _as(column: pa.ChunkedArray[Any], kind: pa.DataType) -> pa.Array[Any]:
 
 def _bare_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the values of a dictionary, of runs, of an extension; JSON and UUIDs stay what they are."""
-    import pyarrow as pa
-
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _bare_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType) and kind.extension_name not in _TEXTS:
@@ -246,9 +229,6 @@ def _bare_type(kind: pa.DataType) -> pa.DataType:
 
 def _bare(array: _Array) -> _Array:
     """Return values without what wraps them (``_bare_type``)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = array.type
     if pa.types.is_dictionary(kind):
         values = _bare(array.dictionary)
@@ -274,8 +254,6 @@ class _Odd:
 
     def without(self, name: str, column: pa.Array[Any], *, is_json: bool = False) -> pa.Array[Any]:
         """Return a column as DuckDB reads it: types that it has, nulls for what it cannot read."""
-        import pyarrow as pa
-
         self._name = name
         try:
             made = self._of(column, None)
@@ -285,8 +263,6 @@ class _Odd:
 
     def _of(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:  # noqa: PLR0911  (one line for each kind of type)
         """:param rows: the number of the row of each value; None: one value a row."""
-        import pyarrow as pa
-
         array = _bare(array)
         kind = array.type
         if isinstance(kind, pa.BaseExtensionType):
@@ -308,7 +284,6 @@ class _Odd:
         return array if _is_read(kind) else _python_texts(array)
 
     def _struct(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> pa.Array[Any]:
-        import pyarrow as pa
 
         fields = [self._of(field, rows) for field in array.flatten()]
         if not fields:  # DuckDB has no structs without fields
@@ -316,9 +291,6 @@ class _Odd:
         return pa.StructArray.from_arrays(fields, names=[f"f{at}" for at in range(len(fields))], mask=array.is_null())
 
     def _list(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         array = _entries(array)  # DuckDB's maps have each key once
         lengths = pc.call_function("coalesce", [pc.list_value_length(array), pa.scalar(0, pa.int64())]).to_numpy(zero_copy_only=False)
@@ -328,7 +300,6 @@ class _Odd:
         return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values, mask=array.is_null())
 
     def _text(self, array: pa.Array[Any], rows: np.ndarray[Any, Any] | None) -> pa.Array[Any]:
-        import pyarrow as pa
 
         try:
             array.validate(full=True)
@@ -340,8 +311,6 @@ class _Odd:
         return array
 
     def _temporal(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         kind = array.type
         whole = _counts(array)
@@ -377,8 +346,6 @@ _FIRST_DAY, _LAST_DAY = -106_751_991, 106_751_990
 
 def _bounds(kind: Any) -> tuple[int, int]:
     """Return the least and the greatest number of a type of dates, instants or times that DuckDB reads as what it is."""
-    import pyarrow as pa
-
     if pa.types.is_date32(kind):
         return -(2**31) + 2, 2**31 - 2
     if pa.types.is_date64(kind):
@@ -392,16 +359,12 @@ def _bounds(kind: Any) -> tuple[int, int]:
 
 def _entries(array: _Array) -> _Array:
     """Return maps as lists of their keys and values; other lists as they are."""
-    import pyarrow as pa
-
     kind = array.type
     return array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))) if pa.types.is_map(kind) else array
 
 
 def _counts(array: _Array) -> _Array:
     """Return what dates, times and instants count."""
-    import pyarrow as pa
-
     return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())  # noqa: PLR2004  (bits)
 
 
@@ -414,8 +377,6 @@ def _utf8(value: bytes) -> str | UnicodeDecodeError:
 
 def _as_json(texts: pa.Array[Any]) -> pa.Array[Any]:
     """Return texts as JSON: one that is JSON as it is, any other as a text."""
-    import pyarrow as pa
-
     values = texts.to_pylist()
     return pa.array([None if each is None else each if _is_json_text(each) else json_text.written(each) for each in values], pa.string())
 
@@ -426,20 +387,15 @@ def _is_json_text(text: str) -> bool:
 
 def _python_texts(array: _Array) -> pa.Array[Any]:
     """Return values of a type that DuckDB does not have as JSON."""
-    import pyarrow as pa
-
     return pa.array([None if not each.is_valid else json_text.written(_shown(array.slice(at, 1))) for at, each in enumerate(array)], pa.string())
 
 
 def _is_read(kind: pa.DataType) -> bool:
     """Say whether DuckDB reads a type as it is."""
-    import pyarrow as pa
-
     return bool(pa.types.is_null(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_bytes(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow as pa
 
     kinds = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view", "map")
     return any(getattr(pa.types, f"is_{each}")(kind) for each in kinds)
@@ -504,8 +460,6 @@ class _Rows:
 
     def _as_text(self, column: str) -> str:
         """Return a column as text: as JSON has it, without the quotes of a text."""
-        import pyarrow as pa
-
         kind = self._kind(column)
         if _is_json(self.schema.field(self.schema.names.index(column))) or pa.types.is_temporal(kind) or pa.types.is_floating(kind):
             made = self._value(column)
@@ -557,8 +511,6 @@ class _Rows:
 
     def _number(self, column: str, parameter: str, wanted: str) -> str:
         """Return a column as a number, null where it is none: what reads text files often takes a column with one wrong value for text."""
-        import pyarrow as pa
-
         kind = self._kind(column)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind) or _is_text(kind)):
             raise self._wrong(column, parameter, f"{wanted}: cast it")
@@ -581,8 +533,6 @@ class _Rows:
 
     def _json(self, value: str, kind: pa.DataType) -> str:
         """Return an expression that is the JSON of a value as text, null for null."""
-        import pyarrow as pa
-
         kind = _bare_type(kind)
         if pa.types.is_struct(kind):
             fields = (kind.field(number) for number in range(kind.num_fields))
@@ -622,8 +572,6 @@ def _object(members: Iterable[tuple[str, str]]) -> str:
 
 def _scalar_json(value: str, kind: pa.DataType) -> str:
     """Return an expression that is the JSON of a value that is no list, struct or map (``_Odd`` made its column) as text, null for null."""
-    import pyarrow as pa
-
     if pa.types.is_timestamp(kind):
         days = _iso_day(value)
         milli, micro, nano = (f"concat({days}, strftime({value}, 'T%H:%M:%S.{digits}')" for digits in ("%g", "%f", "%n"))
@@ -651,19 +599,16 @@ def _iso_day(value: str) -> str:
 
 
 def _is_nested(kind: pa.DataType) -> bool:
-    import pyarrow as pa
 
     return bool(pa.types.is_struct(kind) or pa.types.is_map(kind) or _is_list(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    import pyarrow as pa
 
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind))
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_poison.values.errors import InputError, SourceError
+from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -37,8 +37,6 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 
 def no_keys() -> pa.Table:
     """Return no keys: the columns ``key`` (text) and ``at`` (int64)."""
-    import pyarrow as pa
-
     return pa.table({"key": pa.array([], pa.string()), "at": pa.array([], pa.int64())})
 
 

@@ -16,6 +16,7 @@ from airflow_poison.sources.documents import begins_document, errors_of, values_
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import ConservationError, MalformedError
 from airflow_poison.values.json_text import MARKS
+from airflow_poison.values.libraries import np, pa, pc
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import of_java
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from io import BufferedReader
 
-    import pyarrow as pa
 
 PATH = "file.path"
 PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -87,8 +87,6 @@ def parts(path: Path, size: int, without: bytes) -> list[tuple[int, int, int]]:
     :param without: bytes with which a line may go on behind its end.
     Raises OSError.
     """
-    import numpy as np
-
     if path.suffix.lower() in PACKED:
         return []
     found, begin, before = list[tuple[int, int, int]](), 0, 0
@@ -136,9 +134,6 @@ def cuts(path: Path, size: int) -> list[tuple[int, int, int]]:
 
 def texts_of(lines: memoryview) -> pa.Array[Any]:
     """Return whole lines, each with its line feed, as ``large_binary``; it refers to the same bytes."""
-    import numpy as np
-    import pyarrow as pa
-
     behind = np.flatnonzero(np.frombuffer(lines, np.uint8) == _FEED) + 1
     offsets = np.concatenate([np.zeros(1, np.int64), behind])
     return pa.Array.from_buffers(pa.large_binary(), len(behind), [None, pa.py_buffer(offsets.data), pa.py_buffer(cast("bytes", lines))])
@@ -176,7 +171,6 @@ class _Packed:
         return found
 
     def _begun(self) -> pa.NativeFile | _Bz2:
-        import pyarrow as pa
 
         self._raw.seek(0)
         if self._codec == "bz2":
@@ -460,10 +454,6 @@ class Bodies:
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield the records added since the last batch, in batches."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         maps, joined = cast("Any", pa.MapArray), cast("Any", pc.binary_join_element_wise)
         for first in range(0, len(self._bodies), ROWS):
             bodies, lines = self._bodies[first : first + ROWS], self._numbers[first : first + ROWS]

@@ -26,11 +26,11 @@ import airflow_poison
 from airflow_poison.spark.jobs import jobs_of, why
 from airflow_poison.store.disk import POSIX
 from airflow_poison.values.errors import ExecutorError, SettingError
+from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from airflow_poison.delivery.handlers import HandlerRef
@@ -182,8 +182,6 @@ def answer(wanted: Wanted | None, batches: Any) -> Iterator[pa.RecordBatch]:
 
     :param wanted: None: the task only counts.
     """
-    import pyarrow as pa
-
     for _ in batches:
         pass
     said = {"host": socket.gethostname(), "python": sys.executable, "lacks": "", "why": "", "wrote": uuid4().hex}

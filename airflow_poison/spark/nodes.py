@@ -30,6 +30,7 @@ from airflow_poison.store.disk import on_node
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.store.stage import BEGUN, JOURNAL, OUT
 from airflow_poison.values.errors import ServerSessionError, SettingError, StoreUnreachableError
+from airflow_poison.values.libraries import pq
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
@@ -214,8 +215,6 @@ def written_by_tasks(frame: DataFrame, folder: BucketFolder, below: str) -> list
 
 def _written(batches: Iterable[pa.RecordBatch], folder: BucketFolder, below: str) -> Sequence[str]:
     """Make an object of batches; return its name, none where there is no row."""
-    import pyarrow.parquet as pq
-
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from airflow_poison.values.libraries import pa
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -286,7 +288,6 @@ def _nulls(batch: Any, return_type: Any) -> Any:
     """Return a column of nulls, as a function of columns returns it."""
     one, size = batch[0] if isinstance(batch, tuple) else batch, _rows(batch)
     if not hasattr(one, "iloc"):
-        import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_type
 
         return cast("Any", pa).nulls(size, to_arrow_type(return_type))

@@ -31,6 +31,7 @@ from airflow_poison.store.row_groups import streamed
 from airflow_poison.values import json_text
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import ExecutorError, InputError, PoisonError, SparkJobError
+from airflow_poison.values.libraries import pa, pc, pq
 from airflow_poison.values.mapping import ColumnMapping, check_named_once
 from airflow_poison.values.texts import local_uri
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import DataType
 
@@ -295,7 +295,6 @@ class SendStage:
 
     def _written(self, messages: DataFrame) -> list[Path]:
         """Write the messages as Spark's tasks do, each where it runs, and see to it that this process has all of them."""
-        import pyarrow.parquet as pq
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -362,8 +361,6 @@ class _Given:
     @classmethod
     def of(cls, frame: DataFrame, mapping: ColumnMapping, now: datetime) -> _Given:
         """Raises InputError for a mapping that does not fit."""
-        import pyarrow as pa
-
         corrupt, lines = None, frame.columns[0] in {JSON_LINE, JSON_FILE, TEXT_LINE}
         if not lines:
             mapping.check(frame.columns)
@@ -379,9 +376,6 @@ class _Given:
 
     def messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows as messages, with a column ``ERROR``. Raises InputError for what concerns every row."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         fields = [each.with_type(kind) for each, kind in zip(self.columns, batch.schema.types, strict=True)]
         rows = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
         if fields[0].name in {JSON_LINE, JSON_FILE}:
@@ -409,8 +403,6 @@ def _corrupt_column(frame: DataFrame, mapping: ColumnMapping) -> str | None:
 
 def _documents(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the documents of files, byte for byte, as lines of JSON are: of an array its elements. What is no JSON of a file is one, to its end."""
-    import pyarrow as pa
-
     found = [(at, each) for at, content in enumerate(rows.column(0).to_pylist()) for each in documents(cast("bytes", content))]
     places = pa.array([at for at, _ in found], pa.int64())
     folders = [rows.column(number).take(places) for number in range(1, rows.num_columns)]
@@ -422,8 +414,6 @@ def _of_json(rows: pa.RecordBatch) -> pa.RecordBatch:
 
     :param rows: the column ``JSON_LINE``, and a column of text for each folder.
     """
-    import pyarrow as pa
-
     folders = rows.schema.names[1:]
     bodies: list[bytes] = []
     errors: list[str | None] = []
@@ -503,7 +493,6 @@ def _check_named_once(frame: DataFrame, mapping: ColumnMapping) -> None:
 
 
 def _read(paths: Sequence[Path], size: int) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
 
     for path in paths:
         with pq.ParquetFile(path) as file:

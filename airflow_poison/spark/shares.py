@@ -19,14 +19,13 @@ from airflow_poison.delivery.recovered import ALONE
 from airflow_poison.delivery.stage import deliver_alone, deliver_partition
 from airflow_poison.store.stage import OUT, OutcomeWriter
 from airflow_poison.values.errors import SparkJobError
+from airflow_poison.values.libraries import np, pa, pc, pq
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.delivery.stage import StageJob
@@ -72,8 +71,6 @@ def parts_of(files: Sequence[DataFile], rows: NDArray[np.intp], most: int) -> li
 
     :param rows: numbers of rows, from 0, as if the files were one behind the other.
     """
-    import numpy as np
-
     begins, rows = np.cumsum([0, *(file.rows for file in files)])[:-1], np.sort(rows)
     of = np.searchsorted(begins, rows, side="right") - 1
     firsts = np.flatnonzero((np.diff(rows, prepend=-2) != 1) | (np.diff(of, prepend=-1) != 0))
@@ -176,8 +173,6 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
     """Deliver the messages of one task and write what remains into the claim's stage; return one row for Spark: the files to fetch."""
     from pathlib import Path
 
-    import pyarrow as pa
-
     with site.working(job, task) as here:
         out = Path(here.journal_folder).with_name(OUT)
         with forwarding(here.journal_folder, task), OutcomeWriter(out, task) as writer:
@@ -196,18 +191,11 @@ def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.Rec
 
 def row_of(files: Sequence[str]) -> pa.RecordBatch:
     """Return a task's row for Spark (``TASK_ROW``): the files that the driver has to fetch."""
-    import pyarrow as pa
-
     return pa.record_batch([pa.array([list(files)], pa.list_(pa.string()))], names=["files"])
 
 
 def _read_only(lookup_ids: Sequence[int], site: Site, files: Sequence[DataFile]) -> pa.Table:
     """Read some messages, in queue order; Arrow passes over row groups that have none of them."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     wanted, found = pc.field("lookup_id").isin(list(lookup_ids)), []
     for file in files:
         if any(file.min_lookup_id <= number <= file.max_lookup_id for number in lookup_ids):
@@ -224,8 +212,6 @@ UNREAD = "poison: claimed files cannot be read"
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Return a context in which a claimed file is read. Raises SparkJobError where that fails: no message is behind it."""
-    import pyarrow as pa
-
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
@@ -248,9 +234,6 @@ def read_share(site: Site, parts: Sequence[Part], columns: Sequence[str] | None 
 
 
 def _read(site: Site, part: Part, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     names = message_schema().names if columns is None else [*columns]
     with reading(path := site.here(part.path)), pq.ParquetFile(path, page_checksum_verification=True) as file:

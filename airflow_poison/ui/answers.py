@@ -31,6 +31,7 @@ from fastapi import HTTPException, Query, Response
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral, neutral_text
+from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Hashable, Mapping
@@ -242,7 +243,6 @@ def _busy_with(user: str) -> str:
 
 @cache
 def _large_reads() -> CapacityLimiter:
-    import pyarrow as pa
 
     pa.set_memory_pool(pa.system_memory_pool())  # of what Arrow's own allocators have had, they keep tens of MiB for good
     return CapacityLimiter(LARGE_READS)
