@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from airflow_poison.store import disk
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 _GROUP_ROWS = 20_000
 _GROUP_BYTES = 32 * 1024 * 1024
+_OF_TABLES = {"compression": "lz4", "use_dictionary": False}
+"""How rows on their way to an output are written: whole tables, which are read once; a fifth of the time of what suits bodies."""
 _WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
@@ -127,22 +129,28 @@ class OutcomeWriter:
     def _part(self, sub_queue: str, move_count: int, *, due: bool = True) -> _Part:
         place = (sub_queue, move_count, due)
         if place not in self._parts:
-            self._parts[place] = _Part(self._out / moved_path(f"task-{self._task}-{uuid4().hex}.parquet", sub_queue, move_count))
+            path = self._out / moved_path(f"task-{self._task}-{uuid4().hex}.parquet", sub_queue, move_count)
+            self._parts[place] = _Part(path, _OF_TABLES if sub_queue == LANDING else {})
         return self._parts[place]
 
 
 class _Part:
-    """The file of one partition, under a hidden name until it is whole."""
+    """The file of one partition, under a hidden name until it is whole.
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._hidden = path, path.with_name(f".{path.name}")
+    :param options: of the writer.
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        self._path, self._hidden, self._options = path, path.with_name(f".{path.name}"), options
         self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.Table) -> None:
         """Add rows; written when there is enough for a row group."""
         self._waiting.append(rows)
-        if sum(table.num_rows for table in self._waiting) >= _GROUP_ROWS or sum(table.nbytes for table in self._waiting) >= _GROUP_BYTES:
+        self._rows, self._bytes = self._rows + rows.num_rows, self._bytes + rows.nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
             self._flush()
 
     def close(self, *, keep: bool) -> None:
@@ -164,9 +172,9 @@ class _Part:
             return
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(self._hidden, message_schema(), write_page_checksum=True)
-        self._writer.write_table(pa.concat_tables(self._waiting).combine_chunks())
-        self._waiting = []
+            self._writer = pq.ParquetWriter(self._hidden, message_schema(), write_page_checksum=True, **self._options)
+        self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._rows, self._bytes = [], 0, 0
 
 
 OUT = "out"
