@@ -130,24 +130,24 @@ class AlertTargets:
         given: dict[str, Alert] = {}
         errors: list[AlertError] = []
 
-        def tell(target: Target, alert: Alert) -> None:
+        def notify(target: Target, alert: Alert) -> None:
             if not any(target is each for each in self.receivers(alert)):
                 return
             if alert.key not in given:
                 log.warning("%s %s", alert.reason, alert.what_to_do)
                 given[alert.key] = alert
-            tell_all([target], alert, context, log)
+            notify_all([target], alert, context, log)
 
         try:
             if kinds := self.kinds():
                 named = self._named(self._of_events)
-                send_alerts(table, subscriber, {name: partial(tell, target) for name, target in named}, clock, kinds=kinds)
+                send_alerts(table, subscriber, {name: partial(notify, target) for name, target in named}, clock, kinds=kinds)
         except AlertError as error:
             errors.append(error)
         for name, target in self._named(self.backlog):
             who = subscriber if target is self.backlog[0] else f"{subscriber}#{name}"  # each hears of a backlog once, whichever other one fails
             try:
-                send_backlog_alert(table, who, cast("timedelta", self.backlog_older_than), partial(tell, target), clock)
+                send_backlog_alert(table, who, cast("timedelta", self.backlog_older_than), partial(notify, target), clock)
             except AlertError as error:
                 errors.append(error)
         if errors:
@@ -174,17 +174,17 @@ def _name(target: Target) -> str:
     return str(getattr(target, "__qualname__", type(target).__qualname__))
 
 
-def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
+def notify_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
     """Send an alert to every target, also after one has failed; then raise the first error."""
-    _tell(targets, lambda: {**context, "poison_alert": alert.to_dict()}, log)
+    _notify(targets, lambda: {**context, "poison_alert": alert.to_dict()}, log)
 
 
-def tell_ended(targets: Sequence[Target], ended: ConversationEnded, context: Mapping[str, Any], log: Log) -> None:
+def notify_ended(targets: Sequence[Target], ended: ConversationEnded, context: Mapping[str, Any], log: Log) -> None:
     """Call every target for a conversation that was ended here, also after one has failed; then raise the first error."""
-    _tell(targets, lambda: {**context, "conversation_ended": ended.to_dict()}, log)
+    _notify(targets, lambda: {**context, "conversation_ended": ended.to_dict()}, log)
 
 
-def _tell(targets: Sequence[Target], context: Callable[[], dict[str, Any]], log: Log) -> None:
+def _notify(targets: Sequence[Target], context: Callable[[], dict[str, Any]], log: Log) -> None:
     """Call every receiver, each with a context of its own. A notifier is copied: it renders its fields in place."""
     errors: list[Exception] = []
     for target in targets:

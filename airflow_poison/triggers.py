@@ -298,10 +298,10 @@ class QueueEventTrigger(BaseEventTrigger):
         if isinstance(sight, PoisonError):
             self.log.warning("Queue %r cannot be watched now: %s", self.queue_name, sight)
             if isinstance(sight, QueueNotFoundError):  # whatever a queue of this name records later is new
-                await ledger.tell(News((), Position()))
+                await ledger.write(News((), Position()))
             return []
         found = await asyncio.to_thread(_look_into, self.event, sight, ledger.position, notice.now)
-        await ledger.tell(found)
+        await ledger.write(found)
         return list(found.payloads)
 
 
@@ -353,7 +353,7 @@ class WatcherPosition:
             self.position = self._stored = Position.from_dict(stored["position"])
             self.outstanding = list(stored["outstanding"])
 
-    async def tell(self, found: News) -> None:
+    async def write(self, found: News) -> None:
         """Write down the events that are about to be sent, and up to where."""
         self.position = found.position
         self.outstanding += found.payloads

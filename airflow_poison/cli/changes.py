@@ -30,7 +30,7 @@ from airflow_poison.cli.command import (
     wrong_usage,
 )
 from airflow_poison.cli.plans import PLANNED, act, ask, check_asking, is_planned
-from airflow_poison.cli.terminal import messages, one_line, tell
+from airflow_poison.cli.terminal import messages, one_line, report
 from airflow_poison.cli.values import ANY, SELECTION, is_selected, selection
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def send_to_kafka(args: Namespace) -> None:
     lines = [f"Sent {messages(done.sent)} of {done.queue} to topic {done.topic}."]
     if done.finished:
         lines.append(f"An earlier call had put {messages(done.finished)} there; the outbox has them no more.")
-    tell(args.output, done.to_dict(), *lines)
+    report(args.output, done.to_dict(), *lines)
     if chosen is not None and not number:
         say("nothing", f"no message of {args.queue} is selected.")
     if done.returned:
@@ -106,7 +106,7 @@ def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | No
     lines = [f"Took {messages(done.returned)} of {done.queue} back into poison."]
     if done.finished:
         lines.append(f"{messages(done.finished)} had been put into topic {done.topic}; the outbox has them no more.")
-    tell(args.output, done.to_dict(), *lines)
+    report(args.output, done.to_dict(), *lines)
 
 
 def _kafka(args: Namespace) -> Kafka:
@@ -153,7 +153,7 @@ def return_due(args: Namespace) -> None:
     waiting = f"{terminal.messages(done.waiting)} wait in retry" if done.waiting != 1 else "1 message waits in retry"
     if done.next_due_at is not None:
         waiting = f"{waiting}, the next is due {terminal.due(datetime.fromisoformat(done.next_due_at), values.now())}"
-    tell(args.output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {args.queue} to main{also}; {waiting}.")
+    report(args.output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {args.queue} to main{also}; {waiting}.")
 
 
 @command(
@@ -191,7 +191,7 @@ def move(args: Namespace) -> None:
         to = {place: queue.move(numbers, place)}
     moved = sum(to.values())
     where = ", ".join(f"{count:,} to {place}" for place, count in to.items()) or "none"
-    tell(args.output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
+    report(args.output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
 
 
 def _planned_move(args: Namespace) -> PlanAction:
@@ -238,7 +238,7 @@ def waiting_rows(args: Namespace) -> None:
             + (f"; {each.unnamed:,} name none" if each.unnamed and each.lookup_ids else "")
             for each in found
         ]
-        tell(args.output, {"queue": args.queue, "waiting": [each.to_dict() for each in found]}, *(lines or [f"No rows of {args.queue} wait."]))
+        report(args.output, {"queue": args.queue, "waiting": [each.to_dict() for each in found]}, *(lines or [f"No rows of {args.queue} wait."]))
         return
     if bool(args.to) == args.remove:
         raise wrong_usage("expected either --to main, --to poison or --remove.")
@@ -246,14 +246,14 @@ def waiting_rows(args: Namespace) -> None:
         if not args.remove or args.force:
             raise wrong_usage("the word refused: expected with --remove alone.")
         gone = queue.take_out_refused_rows()
-        said = f"All rows of {args.queue} landed but {gone:,}; messages that they name are in poison."
-        tell(args.output, {"queue": args.queue, "refused": gone}, said)
+        text = f"All rows of {args.queue} landed but {gone:,}; messages that they name are in poison."
+        report(args.output, {"queue": args.queue, "refused": gone}, text)
         return
     place = values.one_of("--to", args.to, ("main", "poison")) if args.to else None
     ids = None if args.lookup_ids == ["all"] else values.lookup_ids(args.lookup_ids)
     taken = queue.take_out_rows(ids, place, force=args.force)
-    said = f"Took the rows of {terminal.messages(taken)} of {args.queue} out; " + (f"they are in {place}." if place else "they stay settled.")
-    tell(args.output, {"queue": args.queue, "messages": taken, "to": place}, said)
+    text = f"Took the rows of {terminal.messages(taken)} of {args.queue} out; " + (f"they are in {place}." if place else "they stay settled.")
+    report(args.output, {"queue": args.queue, "messages": taken, "to": place}, text)
 
 
 @command("enable", QUEUE, REASON, *WHERE)
@@ -268,7 +268,7 @@ def enable(args: Namespace) -> None:
     was = (
         f"; it was {done.before}" + (f": {one_line(done.reason)}" if done.reason else "") if done.before != QueueState.ENABLED else "; it was already"
     )
-    tell(args.output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
+    report(args.output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
 
 
 @command("disable", QUEUE, switch("--endpoint-only", "stop its endpoint alone: messages go on arriving"), REASON, *WHERE)
@@ -287,7 +287,7 @@ def disable(args: Namespace) -> None:
     lines = [f"Queue {done.queue} is {state}{'; it was already, and its reason stays' if halted else ''}. What is sent to it {sent}."]
     if done.receiving:
         lines.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
-    tell(args.output, done.to_dict(), *lines)
+    report(args.output, done.to_dict(), *lines)
 
 
 @command(
@@ -326,7 +326,7 @@ def alter(args: Namespace) -> None:
         done = queue.alter(typed_settings(system, typed), other, park_group=parked)
     lines = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     lines.append(f"They hold when {done.queue} is received next." if lines else f"{done.queue} had these settings already.")
-    tell(args.output, done.to_dict(), *lines)
+    report(args.output, done.to_dict(), *lines)
 
 
 @command(
@@ -343,7 +343,7 @@ def restart(args: Namespace) -> None:
     lines = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
         lines.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
-    tell(args.output, done.to_dict(), *lines)
+    report(args.output, done.to_dict(), *lines)
 
 
 @command("maintain", QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), REASON, *WHERE)
@@ -362,4 +362,4 @@ def maintain(args: Namespace) -> None:
         lines.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
     if done.expired_claims:
         lines.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
-    tell(args.output, done.to_dict(), *lines)
+    report(args.output, done.to_dict(), *lines)

@@ -39,7 +39,7 @@ from airflow_poison.cli.command import (
     wrong_usage,
 )
 from airflow_poison.cli.plans import PLANNED, act, ask, check_asking, is_planned
-from airflow_poison.cli.terminal import cuttable, line, screen, table, tell, write_json
+from airflow_poison.cli.terminal import cuttable, line, report, screen, table, write_json
 from airflow_poison.cli.terminal import messages as counted
 
 if TYPE_CHECKING:
@@ -140,7 +140,11 @@ def _list(args: Namespace, which: Endpoints) -> None:
             number = "" if each.halt.lookup_id is None else str(each.halt.lookup_id)
             rows.add_row(each.halt.name, each.halt.state.value, number, ", ".join(each.choices), cuttable(each.halt.reason))
         screen().print(rows)
-    nothing = f"there is no queue yet: {tables.absence}." if tables.absence else f"every queue in {tables.uri} receives: there is nothing to decide."
+    nothing = (
+        f"there is no queue yet: {tables.missing_reason}."
+        if tables.missing_reason
+        else f"every queue in {tables.uri} receives: there is nothing to decide."
+    )
     end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
@@ -187,7 +191,7 @@ def _carry_out(args: Namespace, which: Endpoints) -> None:
     if done.ended is not None:
         where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} gets error {end.error}."
     enabled = f"Queue {halt.name} is enabled; it was {halt.state.value}.{where}"
-    tell(args.output, done.to_dict(), f"Queue {halt.name} is left {halt.state.value}." if wanted is Decision.LEAVE else enabled)
+    report(args.output, done.to_dict(), f"Queue {halt.name} is left {halt.state.value}." if wanted is Decision.LEAVE else enabled)
 
 
 def _end(args: Namespace, wanted: Decision) -> EndConversation:
@@ -359,8 +363,8 @@ def _ended_text(ending: Ending, before: ConversationRow) -> str:
         return f"{before.far_service} has ended it before."
     if ending.error is None:
         return f"{before.far_service} gets a message that it has ended."
-    said = f": {ending.description}" if ending.description else ""
-    return f"{before.far_service} gets error {ending.error}{said}{'' if said.endswith(('.', '!', '?')) else '.'}"
+    about = f": {ending.description}" if ending.description else ""
+    return f"{before.far_service} gets error {ending.error}{about}{'' if about.endswith(('.', '!', '?')) else '.'}"
 
 
 def _with_conversations(queue: Queue, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:

@@ -27,7 +27,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.terminal import messages, tell, write_json
+from airflow_poison.cli.terminal import messages, report, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -89,7 +89,7 @@ def event_notifications(args: Namespace) -> None:
     if args.drop is not None:
         queue.drop_event_notification(args.drop)
     found = queue.event_notifications()
-    tell(
+    report(
         args.output,
         {"queue": queue.name, "event_notifications": found},
         *(
@@ -168,7 +168,7 @@ def begin_dialog(args: Namespace) -> None:
     _warn_of_misfits(done, contract, dialog.messages)
     [handle] = done.conversations
     again = f"An earlier call with this key has begun dialog {handle} with {args.far_service}; nothing was sent now."
-    _tell(args, queue, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
+    _report(args, queue, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
 
 
 @command("send-on", QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE)
@@ -188,7 +188,7 @@ def send_on(args: Namespace) -> None:
     done = queue.send_on(args.conversation, sent, key=_key(args, queue), wait=values.duration("--wait", args.wait))
     _warn_of_misfits(done, contract, sent)
     again = "An earlier call with this key has sent this; nothing was sent now."
-    _tell(args, queue, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
+    _report(args, queue, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
 
 
 @command("set-timer", QUEUE, CONVERSATION, Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}), WAIT, *WHERE)
@@ -199,10 +199,10 @@ def set_timer(args: Namespace) -> None:
     """
     span, queue = values.lasting("DURATION", args.timeout), queue_of(args)
     done = queue.set_timer(args.conversation, span, key=uuid.uuid4().hex, wait=values.duration("--wait", args.wait))
-    _tell(args, queue, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
+    _report(args, queue, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 
 
-def _tell(args: Namespace, queue: Queue, done: ActResult, text: str) -> None:
+def _report(args: Namespace, queue: Queue, done: ActResult, text: str) -> None:
     """Say what was done, and of Error messages that are here already."""
     from airflow_poison.cli import tables
     from airflow_poison.dialogs.acts import ConversationState
@@ -211,7 +211,7 @@ def _tell(args: Namespace, queue: Queue, done: ActResult, text: str) -> None:
         if queue.conversations(conversation=handle)[0].state == ConversationState.ERROR:
             shows = f"inspect {queue.name} --conversation {handle} --mode browse"
             say("warning", f"an Error message has arrived on conversation {handle}; '{shows}' shows it.")
-    tell(args.output, done.to_dict(), text, *tables.waiting(done))
+    report(args.output, done.to_dict(), text, *tables.waiting(done))
 
 
 def _warn_of_misfits(done: ActResult, contract: Contract, sent: Sequence[tuple[str, bytes]]) -> None:

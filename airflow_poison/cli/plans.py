@@ -39,7 +39,7 @@ from airflow_poison.cli.command import (
     wrong_usage,
 )
 from airflow_poison.cli.terminal import messages as counted
-from airflow_poison.cli.terminal import tell, write_json
+from airflow_poison.cli.terminal import report, write_json
 from airflow_poison.cli.values import SELECTION, is_selected, selection
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
 
     :param patience: how long passes are waited for; None: without an end.
     """
-    from airflow_poison.cli.tables import print_plan, said
+    from airflow_poison.cli.tables import action_text, print_plan
 
     fastest, chunk = rate(args.rate), _number("--chunk", args.chunk)
     if not args.dry_run:
@@ -90,7 +90,7 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
         end_with_no(args.output, f"no message of {args.queue} {view.selection} that it can be done to.")
     if args.dry_run:
         return
-    words = said(view.action)
+    words = action_text(view.action)
     ask(args, f"{words[0].upper()}{words[1:]}: {counted(view.messages)} of {view.queue}?")
     plan = queue.record_plan(planned, rate=fastest, chunk=chunk, canary=canary, reason=args.reason or "")
     _go_on(args, queue, plan, patience)
@@ -123,7 +123,7 @@ def _report(args: Namespace, queue: Queue, view: PlanView) -> None:
     from airflow_poison.cli.tables import progress, unfit
     from airflow_poison.desk.plans import paused_by, why_stopped
 
-    tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.", *unfit(view))
+    report(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.", *unfit(view))
     match view.state:
         case "done":
             return
@@ -422,7 +422,7 @@ def cancel(args: Namespace) -> None:
 def _show_state(args: Namespace, view: PlanView) -> None:
     from airflow_poison.cli.tables import progress
 
-    tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.")
+    report(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.")
 
 
 @command("resume", QUEUE, PLAN, REASON, option("--wait", "DURATION", "how long to wait for passes (default: until they have ended)"), *WHERE)
@@ -448,19 +448,19 @@ def undo(args: Namespace) -> None:
     their files. Asks first on a terminal. Exit code 0: undone, as far as it can be, 1: there is no such plan, not wanted, or passes hold some of the
     messages, 2: it cannot be undone; 130: interrupted.
     """
-    from airflow_poison.cli.tables import progress, progress_bar, said
+    from airflow_poison.cli.tables import action_text, progress, progress_bar
 
     check_asking(args)
     queue = queue_of(args)
     before = queue.find_plan(args.plan)
-    ask(args, f"Undo plan {before.plan} ({said(before.action)}), {before.done:,} of {counted(before.messages)} done?")
+    ask(args, f"Undo plan {before.plan} ({action_text(before.action)}), {before.done:,} of {counted(before.messages)} done?")
     with progress_bar(before, f"undo {before.plan}") as show, _interrupts() as interrupted:
         view = queue.undo(args.plan, args.reason or "", progress=show, stop=lambda: interrupted.asked)
     if view.state != "undone" and interrupted.asked:
         say("interrupted", f"plan {view.plan} is {progress(view)}; 'undo {view.queue} {view.plan}' goes on.")
         raise SystemExit(INTERRUPTED)
     stay = f"; {counted(view.done)} received, changed or moved since stay as they are" if view.done else ""
-    tell(args.output, view.to_dict(), f"Plan {view.plan} is {view.state}: {counted(before.done - view.done)} taken back{stay}.")
+    report(args.output, view.to_dict(), f"Plan {view.plan} is {view.state}: {counted(before.done - view.done)} taken back{stay}.")
     if view.state != "undone":
         say("waiting", f"for passes that have claimed some of the messages; 'undo {view.queue} {view.plan}' goes on when they have ended.")
         raise SystemExit(NO)

@@ -29,7 +29,7 @@ from airflow_poison.cli.command import (
     wrong_usage,
 )
 from airflow_poison.cli.send import source_of
-from airflow_poison.cli.terminal import ProgressLine, instant, messages, tell
+from airflow_poison.cli.terminal import ProgressLine, instant, messages, report
 from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def receive(args: Namespace) -> None:
 
     values.named("--run-key", args.run_key)
     progress = ProgressLine()
-    receiving = _declared_pass(args, progress.tell)
+    receiving = _declared_pass(args, progress.report)
     table = receiving.table
     named = args.run_key if args.run_key is not None else uuid.uuid4().hex[:12]
     key = run_key(table.uri, "receive", named)
@@ -127,7 +127,7 @@ def receive(args: Namespace) -> None:
         raise SystemExit(INTERRUPTED) from None
     finally:
         progress.end()
-    tell(args.output, result.to_dict(), *account(result))
+    report(args.output, result.to_dict(), *account(result))
     if result.halted is not None:
         say("halted", _halted(result, receiving.policy))
         raise SystemExit(NO)

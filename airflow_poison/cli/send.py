@@ -29,7 +29,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.terminal import messages, tell
+from airflow_poison.cli.terminal import messages, report
 from airflow_poison.cli.values import given_policy
 from airflow_poison.values.libraries import pa
 
@@ -127,7 +127,7 @@ def send(args: Namespace) -> None:
         lines.append(f"Malformed, in poison with their errors: {messages(sent.malformed)}.")
     if sent.held:
         lines.append(f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
-    tell(args.output, sent.to_dict(), *lines)
+    report(args.output, sent.to_dict(), *lines)
 
 
 def _declared(args: Namespace) -> Queue:
@@ -162,7 +162,7 @@ def _take(args: Namespace) -> None:
     if taken.held:
         lines.append(f"The queue was disabled: held back until it is enabled: {messages(taken.held)}.")
     lines += [f"Passed over: {sentence}." for sentence in taken.passed_over]
-    tell(args.output, taken.to_dict(), *lines, f"Now: {taken.position}.")
+    report(args.output, taken.to_dict(), *lines, f"Now: {taken.position}.")
 
 
 def source_of(args: Namespace) -> Source:
@@ -224,10 +224,10 @@ def reset_position(args: Namespace) -> None:
     queue = queue_of(args)
     known = [each.source for each in queue.positions()]
     done = queue.reset_position(args.source)
-    said = f"The next send takes {args.source} into {queue.name} from its beginning."
+    text = f"The next send takes {args.source} into {queue.name} from its beginning."
     if not done:
-        said = f"Nothing was taken from {args.source} into {queue.name}; known are: {', '.join(known) or 'no sources'}."
-    tell(args.output, {"queue": queue.name, "source": args.source, "reset": done}, said)
+        text = f"Nothing was taken from {args.source} into {queue.name}; known are: {', '.join(known) or 'no sources'}."
+    report(args.output, {"queue": queue.name, "source": args.source, "reset": done}, text)
     if not done:
         raise SystemExit(NO)
 

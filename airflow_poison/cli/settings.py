@@ -26,7 +26,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.terminal import tell, write_json
+from airflow_poison.cli.terminal import report, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -146,7 +146,7 @@ def mask(args: Namespace) -> None:
     masking = Masking.recorded(queue.reading.snapshot().control.desk)
     paths = [] if masking is None else list(masking.paths)
     text = f"{queue.name} hides {', '.join(paths)}." if paths else f"{queue.name} hides nothing."
-    tell(args.output, {"queue": queue.name, "mask": paths}, text)
+    report(args.output, {"queue": queue.name, "mask": paths}, text)
 
 
 @command(

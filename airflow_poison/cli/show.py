@@ -33,7 +33,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.terminal import cuttable, line, one_line, screen, table, tell, write_json
+from airflow_poison.cli.terminal import cuttable, line, one_line, report, screen, table, write_json
 from airflow_poison.cli.terminal import messages as counted
 from airflow_poison.cli.values import SELECTION, selection
 from airflow_poison.values.libraries import pa, pq
@@ -63,10 +63,10 @@ def list_queues(args: Namespace) -> None:
     store = queues.tables
     unreadable = [name for name in store.names() if name in failed] if failed else []
     if args.output == "json":
-        write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
+        write_json({"store": store.uri, "exists": not store.missing_reason, "queues": [queue.to_dict() for queue in found], "errors": failed})
     elif found or unreadable:
         tables.print_queues(found, unreadable)
-    known = f"there is no queue yet: {store.absence}" if store.absence else f"there is no queue in {store.uri}"
+    known = f"there is no queue yet: {store.missing_reason}" if store.missing_reason else f"there is no queue in {store.uri}"
     nothing = f"{known}. The first send to a queue makes it: send QUEUE BODY --system Msmq4"
     end_with(args.output, failed, found=bool(found), nothing=nothing)
 
@@ -246,10 +246,10 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
         if name in store.others():
             raise no_queue(name, store.uri)
         if name not in there:
-            where = f": {store.absence}" if store.absence else f" in {store.uri}. Queues there: {', '.join(there) or 'none yet'}"
+            where = f": {store.missing_reason}" if store.missing_reason else f" in {store.uri}. Queues there: {', '.join(there) or 'none yet'}"
             raise QueueNotFoundError(f"There is no queue {name!r}{where}.")
     if not wanted and not there:
-        none = f"There is no queue yet: {store.absence}." if store.absence else f"There is no queue in {store.uri}: nothing to check."
+        none = f"There is no queue yet: {store.missing_reason}." if store.missing_reason else f"There is no queue in {store.uri}: nothing to check."
         raise wrong_usage(f"{none} Correct --store or --conn-id.")
     return wanted or there
 
@@ -370,7 +370,7 @@ def query(args: Namespace) -> None:
         with queue_of(args).query_batches(args.sql, limit=limit) as batches:
             number = _write(batches, args.to)
             done = {"queue": args.queue, "columns": batches.schema.names, "rows": number, "to": args.to}
-        tell(args.output, done, f"Wrote {number:,} rows to {args.to}.")
+        report(args.output, done, f"Wrote {number:,} rows to {args.to}.")
         return
     answer = queue_of(args).query(args.sql, limit=None if limit is None else limit + 1)
     plain = answer_as_dict(args.queue, answer, limit)
@@ -411,13 +411,13 @@ def _write(answer: pa.RecordBatchReader, place: str) -> int:
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal number
-        said = time.monotonic()
+        reported_at = time.monotonic()
         for batch in answer:
             yield batch
             number += batch.num_rows
-            if time.monotonic() - said > _SAYS_EVERY:
-                said = time.monotonic()
-                progress.tell(f"{number:,} rows so far")
+            if time.monotonic() - reported_at > _SAYS_EVERY:
+                reported_at = time.monotonic()
+                progress.report(f"{number:,} rows so far")
 
     with path.open("xb") as file:
         try:

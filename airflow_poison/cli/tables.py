@@ -118,8 +118,8 @@ def print_queue(queue: QueueOverview) -> None:
 def print_unsent(messages: Iterable[UnsentMessage]) -> None:
     """Print for which services messages wait here, and why, as ``sys.transmission_queue`` says it."""
     for (service, status), number in Counter((message.to_service, message.status) for message in messages).items():
-        said = status or "the next pass of either side carries what waits"
-        line(screen(), f"unsent: {terminal.messages(number)} for service {one_line(service)}: {one_line(said)}.")
+        text = status or "the next pass of either side carries what waits"
+        line(screen(), f"unsent: {terminal.messages(number)} for service {one_line(service)}: {one_line(text)}.")
 
 
 def print_behind(behind: Behind) -> None:
@@ -210,10 +210,10 @@ def print_whole(
         _print_facts(out, _facts(message, now))
         for text in ((message.last_error or {}).get("trace") or "").splitlines():
             line(out, (block(text), "dim"), indent=4)
-        if (said := printed(message)) is None:
+        if (printed_text := printed(message)) is None:
             _print_body(out, message, most_body)
         else:
-            for text in str(said).splitlines():
+            for text in str(printed_text).splitlines():
                 line(out, block(text), indent=4)
 
 
@@ -235,11 +235,11 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
     for name, value in message.properties.items():
         yield f"property {name}", str(value)
     error = message.last_error or {}
-    said = f"{error['type']}: {error.get('message') or ''}" if error.get("type") else ""
-    if said:
-        yield "last error", said
-    if message.reason and not said.startswith(message.reason):
-        yield "reason" if said else "last error", message.reason
+    text = f"{error['type']}: {error.get('message') or ''}" if error.get("type") else ""
+    if text:
+        yield "last error", text
+    if message.reason and not text.startswith(message.reason):
+        yield "reason" if text else "last error", message.reason
 
 
 def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_BYTES) -> None:
@@ -375,7 +375,7 @@ _WORDS = {
 }
 
 
-def said(action: PlanAction) -> str:
+def action_text(action: PlanAction) -> str:
     """Return an action in words."""
     words = _WORDS[action.verb.value].format(target=action.target or "the queue that each came from")
     changes = []
@@ -393,7 +393,7 @@ def print_plan(view: PlanView) -> None:
     """Print what a plan would do, or has done: numbers, groups, samples."""
     out = screen()
     name = f"Plan {view.plan}" if view.plan else "Plan"
-    line(out, (name, "bold"), f": {said(view.action)}, {terminal.messages(view.messages)} of {view.queue} {view.selection}.")
+    line(out, (name, "bold"), f": {action_text(view.action)}, {terminal.messages(view.messages)} of {view.queue} {view.selection}.")
     if view.claimed:
         line(out, f"{terminal.messages(view.claimed)} of them are claimed by passes; these wait until the passes have ended.")
     if view.plan:

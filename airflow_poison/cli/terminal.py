@@ -173,7 +173,7 @@ def write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def tell(output: str, plain: Mapping[str, object], *sentences: str) -> None:
+def report(output: str, plain: Mapping[str, object], *sentences: str) -> None:
     """Print what a command did: as JSON, or in sentences for people."""
     if output == "json":
         write_json(dict(plain))
@@ -189,7 +189,7 @@ class ProgressLine:
     def __init__(self) -> None:
         self._written = False
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Show a line."""
         text = visible(text)
         if sys.stderr.isatty():

@@ -77,7 +77,7 @@ class OrderedBatches:
         assert batching is not None, "its handler takes frames"
         self._endpoint, self._record, self._host, self._source, self._loop = endpoint, record, host, source, loop
         self.words, self._most = record.section.words, batching.size
-        self._search = OrderedSearch(self._tell_unstable)
+        self._search = OrderedSearch(self._report_unstable)
         self._named: set[int] = set()
         suspects = {row: state for row, state in enumerate((record.initial & STATE_MASK).tolist()) if state in SUSPECTS}
         self._pieces = {row: SMALL_BATCH if state == MessageState.SUSPECTED else 1 for row, state in suspects.items()}
@@ -177,7 +177,7 @@ class OrderedBatches:
             self._host.delivered, self._host.at = frozenset(), None
         self._search.over(rows[-1] + 1)
 
-    def _tell_unstable(self, rows: NDArray[np.intp], error: str) -> None:
+    def _report_unstable(self, rows: NDArray[np.intp], error: str) -> None:
         self._endpoint.log.append_unstable(self._record.section.number, unstable(self._record.lookup_ids[rows].tolist(), error))
 
 
@@ -299,7 +299,7 @@ class Calls:
             failure = endpoint.call(message)
         else:
             failure, change = endpoint.call_in_dialog(message, call.begun, self._services)
-        return Called(failure and endpoint.tell(failure), change, NOTHING if failure else endpoint.rows)
+        return Called(failure and endpoint.with_text(failure), change, NOTHING if failure else endpoint.rows)
 
     def several(self, call: BatchCall, taken: Callable[[], object] = lambda: None) -> Handed:
         """Call a handler of batches with several messages."""
@@ -350,7 +350,7 @@ class FrameCalls:
         try:
             wrong = self._take(endpoint.handler(partial(self.frames.frame, rows, counts)), rows)  # type: ignore[arg-type]  # makes a frame
         except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
-            failure = endpoint.tell(endpoint.failure(error))
+            failure = endpoint.with_text(endpoint.failure(error))
             whys = error.named(self.frames.lookup_ids(rows)) if isinstance(error, PoisonRows) else {}
             return failure, {place: replace(failure, text=cut(why, MAX_TEXT)) for place, why in whys.items()}
         if wrong:
@@ -374,7 +374,7 @@ class FrameCalls:
         return wrong
 
     def _named(self, errors: Mapping[int, BaseException]) -> tuple[Failure, dict[int, Failure]]:
-        failures = {place: self._endpoint.tell(self._endpoint.failure(error)) for place, error in sorted(errors.items())}
+        failures = {place: self._endpoint.with_text(self._endpoint.failure(error)) for place, error in sorted(errors.items())}
         return next(iter(failures.values())), failures
 
 
@@ -398,7 +398,7 @@ class FrameDelivery(BatchDelivery):
         self._frames = self._calls.frames
         self._ladders_by_row = self._ladders_of_all()
         self._halted = False
-        self._search = OrderedSearch(self._tell_unstable)
+        self._search = OrderedSearch(self._report_unstable)
         self._charged: set[int] = set()
         self._named: dict[int, Failure] = {}
         self._again_together: list[int] = []
@@ -425,7 +425,7 @@ class FrameDelivery(BatchDelivery):
         self._deliver_what_was_put_off(later)
         self._endpoint.pace(len(self._unsettled), found)
         if len(suspects) and (self._array[suspects] == MessageState.COMMITTED).all() and not crashes_of(self._array).any():
-            self._tell_unstable(suspects, _DIED)
+            self._report_unstable(suspects, _DIED)
         return self._first_halted() < len(self.words)
 
     def _deliver_what_was_put_off(self, later: list[int]) -> None:
@@ -603,7 +603,7 @@ class FrameDelivery(BatchDelivery):
             self.words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
             self._halted |= self._end_of_ladder(row, ladder, failure, attempts, is_named=True)
 
-    def _tell_unstable(self, rows: NDArray[np.intp], error: str) -> None:
+    def _report_unstable(self, rows: NDArray[np.intp], error: str) -> None:
         self._log.append_unstable(self._number, unstable(self._frames.lookup_ids(rows), error))
 
     # One message

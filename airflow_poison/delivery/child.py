@@ -74,7 +74,7 @@ def main(zygote: int, *descriptors: int) -> NoReturn:
     :param descriptors: its own: the socket, the pipe for what it prints, the journal, its log, the file of the last output, and, where rows land
         that the handler returns, the file for those.
     """
-    control, printed, journal, log, said, *rows = descriptors
+    control, printed, journal, log, last_output, *rows = descriptors
     platform.die_with_parent()
     if os.getppid() != zygote:
         os._exit(0)
@@ -88,8 +88,8 @@ def main(zygote: int, *descriptors: int) -> NoReturn:
     code = 0
     try:
         at = [-1]
-        last = LastOutput(said, at)
-        os.close(said)
+        last = LastOutput(last_output, at)
+        os.close(last_output)
         _Child(sock, journal, log, at, last, rows[0] if rows else -1).serve()
     except wire.PeerGoneError:
         pass

@@ -53,14 +53,14 @@ class Dialogs:
     """The conversation endpoints of a claim.
 
     :param log: of the journal.
-    :param carry: what earlier tries did.
+    :param recovered: what earlier tries did.
     """
 
-    def __init__(self, at_hand: DialogState, carry: RecoveredAttempts, log: FailureLog) -> None:
-        self._at_hand, self._carry, self._log = at_hand, carry, log
+    def __init__(self, dialog_state: DialogState, recovered: RecoveredAttempts, log: FailureLog) -> None:
+        self._dialog_state, self._recovered, self._log = dialog_state, recovered, log
         self._endpoints: dict[str, ConversationEndpoint | None] = {}
         self._logged: dict[str, list[LoggedEffect]] = defaultdict(list)
-        for logged in carry.effects:
+        for logged in recovered.effects:
             self._logged[logged.effect.handle].append(logged)
         self._known: set[tuple[int, str]] = set()
         self._batch: pa.RecordBatch | None = None
@@ -74,7 +74,7 @@ class Dialogs:
     @property
     def services(self) -> Mapping[str, Service]:
         """The queue's services, by name."""
-        return self._at_hand.services
+        return self._dialog_state.services
 
     # Batches -----------------------------------------------------------------------------------------------------
 
@@ -99,9 +99,9 @@ class Dialogs:
 
         The first message of a dialog creates it where it arrives; what goes before that message, or without it, finds it there.
         """
-        handle, at_hand = message.envelope.to_handle, self._at_hand
+        handle, dialog_state = message.envelope.to_handle, self._dialog_state
         if self._endpoints.get(handle) is None:
-            stored = at_hand.endpoints.get(handle) or at_hand.begun.get(handle) or arrivals.begun_with(message)
+            stored = dialog_state.endpoints.get(handle) or dialog_state.begun.get(handle) or arrivals.begun_with(message)
             self._endpoints[handle] = stored
             for logged in self._followed(handle, stored):
                 self._known.add((logged.effect.lookup_id, logged.effect.needs))
@@ -120,7 +120,7 @@ class Dialogs:
         return not needs or _SETTLED.get(self._state_of(logged.effect.lookup_id)) == needs
 
     def _state_of(self, lookup_id: int) -> MessageState:
-        return state_of(self._carry.word_of(lookup_id))
+        return state_of(self._recovered.word_of(lookup_id))
 
     def _is_lost(self, lookup_id: int) -> bool:
         return self._state_of(lookup_id) is MessageState.CARRIED and (lookup_id, Needs.COMMITTED) not in self._known
@@ -149,14 +149,14 @@ class Dialogs:
         assert self._batch is not None, "a batch is loaded before its messages are received"
         message = replace(self._messages[row], body=self._batch.column("body")[row].as_py() or b"")
         handle = message.envelope.to_handle
-        stored, waiting = self._endpoints[handle], self._at_hand.waiting.get(handle, ())
+        stored, waiting = self._endpoints[handle], self._dialog_state.waiting.get(handle, ())
         self._keep(handle)
         saved = arrivals.arrived(stored, waiting) if stored is not None and stored.is_open else stored
         return saved, arrivals.receive(saved, message, self.services, waiting=waiting)
 
     def _keep(self, handle: str) -> None:
         """Store an endpoint that is new: its first message may leave without having been processed, and others come behind it."""
-        if handle not in self._at_hand.endpoints and self._endpoints[handle] is not None:
+        if handle not in self._dialog_state.endpoints and self._endpoints[handle] is not None:
             self._changed.add(handle)
 
     def begun(self, row: int) -> BegunDelivery | None:

@@ -67,21 +67,23 @@ if TYPE_CHECKING:
 class EndpointSession(ServerSession):
     """An open endpoint with its server sessions.
 
-    :param at_hand: the conversations of the messages; None: the queue has none. With them each transaction receives one message, and a
+    :param dialog_state: the conversations of the messages; None: the queue has none. With them each transaction receives one message, and a
         conversation group is with one session at a time, whatever the policy says.
     """
 
-    def __init__(self, job: StageJob, callers: Callers, journal: Journal, carry: RecoveredAttempts, at_hand: DialogState | None = None) -> None:
-        self.job, self.callers, self.carry = job, callers, carry
+    def __init__(
+        self, job: StageJob, callers: Callers, journal: Journal, recovered: RecoveredAttempts, dialog_state: DialogState | None = None
+    ) -> None:
+        self.job, self.callers, self.recovered = job, callers, recovered
         self.log = FailureLog(journal.log_descriptor)
-        self.dialogs = None if at_hand is None else Dialogs(at_hand, carry, self.log)
+        self.dialogs = None if dialog_state is None else Dialogs(dialog_state, recovered, self.log)
         self.receiver = job.policy.open(job.opening)
-        single = at_hand is not None  # what a rolled-back message did to its conversation must concern no other
+        single = dialog_state is not None  # what a rolled-back message did to its conversation must concern no other
         self.sessions = replace(Sessions() if job.singly else Sessions.of(job.policy), batches=not single)
         self.force = journal.force if journal.forced else None
         self.keep = RowsWriter(journal.rows_descriptor) if job.outputs else None
         self.batches = self.receiver.batch_size() > 1 and not single
-        self.halted = bool((carry.words & STATE_MASK == MessageState.HALTED).any())
+        self.halted = bool((recovered.words & STATE_MASK == MessageState.HALTED).any())
         self.closed = self.halted or job.closed  # nothing more is received: halted, blocked, or stopped from elsewhere
         self.watch = None if job.detection is None else Watch(job.detection, job.clock.now)
         self._journal, self._reader = journal, FailureReader(journal.log_descriptor)
@@ -89,7 +91,7 @@ class EndpointSession(ServerSession):
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver each message of a batch until it is committed or has ended, the endpoint has halted, or the queue is blocked."""
         again = [] if self.dialogs is None else self.dialogs.load(batch, lookup_ids_of(batch))
-        record = BatchRecord(batch, self._journal, self._reader, self.carry, again)
+        record = BatchRecord(batch, self._journal, self._reader, self.recovered, again)
         delivery = _Delivery(self, batch, record)
         try:
             delivery.run()
@@ -188,14 +190,14 @@ class EndpointHost(JournalHost):
     def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
         """Hand the message to a session and wait for it; in a batch it has been with its handler already, which returned."""
         if entry.row in self.delivered:
-            self._tell(EventType.DELIVERED, entry)
+            self._log_event(EventType.DELIVERED, entry)
             return None
         self.begin(entry, delivery)
         return self.result(entry)
 
     def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
         """Hand the message to the first free session; where only one handler is called at a time, it waits for its turn."""
-        self._tell(EventType.DELIVERED, entry)
+        self._log_event(EventType.DELIVERED, entry)
         self.busy[entry.row] = self.free.pop(0)
         if self._callers.side_by_side:
             self._hand_over(entry, delivery)
@@ -281,7 +283,7 @@ class EndpointHost(JournalHost):
         self._opened = None
         super().committed(entries)
         for entry in entries:
-            self._tell(EventType.COMMITTED, entry)
+            self._log_event(EventType.COMMITTED, entry)
         if dialogs is not None:
             reach("delivery.dialogs.after_word")
             for change in changes:
@@ -301,7 +303,7 @@ class EndpointHost(JournalHost):
                 self.words[entry.row] = counted(value, state, crash=state is not MessageState.UNTOUCHED)
         for entry in entries:
             self.counts[entry.row] = entry.counts
-            self._tell(EventType.ROLLED_BACK, entry)
+            self._log_event(EventType.ROLLED_BACK, entry)
 
     def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Store that no delivery follows, and remember why; the message leaves its conversation."""
@@ -363,7 +365,7 @@ class EndpointHost(JournalHost):
             self._consumed.add(row)
         return Call(row, delivery.counts, self._dialogs.begun(row))
 
-    def _tell(self, event: EventType, entry: BatchEntry) -> None:
+    def _log_event(self, event: EventType, entry: BatchEntry) -> None:
         if self._job.record_all:
             self.events.append(Event(event, self.now(), entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))
 
@@ -426,7 +428,7 @@ class _Delivery(EndpointHost):
         watched = None
         if endpoint.watch is not None:
             if endpoint.job.masking is not None:
-                endpoint.watch.hide = PrivateBatch(endpoint.job.masking, self._batch).said
+                endpoint.watch.hide = PrivateBatch(endpoint.job.masking, self._batch).masked
             grouped = self.policy.locks_groups or self._dialogs is not None
             watched = self.watched = EndpointWatch(endpoint.watch, self._batch, self._entries, self, loop, endpoint.receiver, grouped=grouped)
         try:
@@ -472,7 +474,7 @@ class _Delivery(EndpointHost):
         """Whether a halt or a block, which no process lived to carry out, may come from an outage: others are tried first."""
         if self._endpoint.watch is None or self._record.initial[row] & STATE_MASK in {MessageState.ENDED, MessageState.HALTED}:
             return False
-        failure = self._endpoint.carry.failures.get(int(self._record.lookup_ids[row]))
+        failure = self._endpoint.recovered.failures.get(int(self._record.lookup_ids[row]))
         halts = isinstance(decision, Halt) or (isinstance(decision, Block) and decision.whole_queue)
         return halts and failure is not None and failure.kind is FailureKind.EXCEPTION
 
@@ -480,18 +482,18 @@ class _Delivery(EndpointHost):
         """Return what has become of a message; None when it has to be delivered again."""
         endpoint, now = self._endpoint, self._job.clock.now()
         lookup_id = int(self._record.lookup_ids[row])
-        failure = endpoint.carry.failures.get(lookup_id)
+        failure = endpoint.recovered.failures.get(lookup_id)
         entry = self._entries.entry(row, failure)
         if state is MessageState.HALTED:
             how = self.policy.halts_as
-            return Halt(how, entry.counts, (HALT_EVENTS[how],), endpoint.carry.halts.get(lookup_id, {}))
+            return Halt(how, entry.counts, (HALT_EVENTS[how],), endpoint.recovered.halts.get(lookup_id, {}))
         if failure is not None and state is MessageState.ENDED and failure.kind is FailureKind.POSTPONED:
             return GiveBack(entry.counts, now + failure.delay)
         if failure is not None and (
             failure.kind is FailureKind.UNPROCESSABLE or (state is MessageState.ENDED and failure.kind is FailureKind.UNREADABLE)
         ):
             return endpoint.receiver.give_up(entry, failure, now)
-        return entry.led_to or (self._entries.next_end(row) if state is MessageState.ENDED else None)
+        return entry.resumed_end or (self._entries.next_end(row) if state is MessageState.ENDED else None)
 
 
 class Callers(Protocol):

@@ -202,12 +202,12 @@ def landings_of(rows: pa.Table) -> list[Landing]:
     """Return what a file of the partition holds, those for one output together."""
     found: dict[str, Landing] = {}
     for row in rows.select(["body", "message_type", "properties"]).to_pylist():
-        said = dict(row["properties"])
-        declared: Mapping[str, Any] = json.loads(said[_DECLARED])
-        schema = pa.ipc.read_schema(pa.py_buffer(b64decode(said[_COLUMNS]))) if _COLUMNS in said else None
+        properties = dict(row["properties"])
+        declared: Mapping[str, Any] = json.loads(properties[_DECLARED])
+        schema = pa.ipc.read_schema(pa.py_buffer(b64decode(properties[_COLUMNS]))) if _COLUMNS in properties else None
         output = Output(row["message_type"], declared["uri"], schema, keys=tuple(declared["keys"]), evolve=declared["evolve"])
         landing = found.setdefault(f"{output.name}|{declared}|{schema}", Landing(output, [], [], []))
-        if (files := said.get(_FILES)) is not None:
+        if (files := properties.get(_FILES)) is not None:
             landing.files.extend(FileOfRows(*each) for each in json.loads(files))
             continue
         batch, owners, _ = rows_of_stream(row["body"])

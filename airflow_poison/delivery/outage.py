@@ -327,7 +327,7 @@ def was_charged(batch: pa.RecordBatch, row: int, failure: Failure) -> bool:
 
 def first_delivery(policy: Policy, entry: BatchEntry, host: BatchDelivery | EndpointHost) -> Deliver | None:
     """Return how a message would be delivered now; None: it would not, or is gone before its handler is called."""
-    if entry.led_to is not None or host.unreadable(entry) is not None:
+    if entry.resumed_end is not None or host.unreadable(entry) is not None:
         return None
     decision = policy.open().before(entry, host.now())
     return decision if isinstance(decision, Deliver) and not decision.at_most_once else None

@@ -161,7 +161,7 @@ class OutputReader:
         self._rest, self._line = b"", b""
         self._row, self._level = -1, logging.INFO
         self._lines = self._bytes = self._cut_lines = 0
-        self._tail, self._tail_row, self._said = b"", -1, 0
+        self._tail, self._tail_row, self._row_bytes = b"", -1, 0
         self._label: Callable[[int], str] = lambda _row: ""
         self._in_flight: Callable[[], int] = lambda: -1
         self._private: PrivateBatch | None = None
@@ -194,7 +194,7 @@ class OutputReader:
         row = self._in_flight()
         if row not in {-1, self._tail_row}:
             return ""
-        return self._shown(self._tail_row, decoded_end(self._tail, is_cut=self._said > len(self._tail)))
+        return self._shown(self._tail_row, decoded_end(self._tail, is_cut=self._row_bytes > len(self._tail)))
 
     def end(self) -> None:
         """End a batch: log the unfinished line and how much was cut."""
@@ -202,7 +202,7 @@ class OutputReader:
         self._end_line()
         if self._cut_lines:
             log.warning("%d more lines of the handler's output were cut (limit per batch: %d lines, %d bytes)", self._cut_lines, MAX_LINES, MAX_BYTES)
-        self._cut_lines, self._tail, self._said = 0, b"", 0
+        self._cut_lines, self._tail, self._row_bytes = 0, b"", 0
 
     def close(self) -> None:
         """Close the pipe; a child that still writes gets an error."""
@@ -234,8 +234,8 @@ class OutputReader:
         if not text:
             return
         if row != self._tail_row:
-            self._tail, self._tail_row, self._said = b"", row, 0
-        self._tail, self._said = (self._tail + text)[-_TAIL:], self._said + len(text)
+            self._tail, self._tail_row, self._row_bytes = b"", row, 0
+        self._tail, self._row_bytes = (self._tail + text)[-_TAIL:], self._row_bytes + len(text)
         if (row, level) != (self._row, self._level):
             self._end_line()
             self._row, self._level = row, level

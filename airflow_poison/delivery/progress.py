@@ -122,10 +122,10 @@ class ForwardedLog:
         whole = found.rpartition(b"\n")[0]
         self._read[name] = start + len(whole) + bool(whole)
         for line in filter(None, whole.split(b"\n")):
-            self._tell(line)
+            self._emit(line)
         return len(found) == MAX_READ and bool(whole)
 
-    def _tell(self, line: bytes) -> None:
+    def _emit(self, line: bytes) -> None:
         """Log one line; what no task has written is passed over."""
         with suppress(ValueError):
             found = json.loads(line)

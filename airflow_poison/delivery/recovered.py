@@ -243,7 +243,7 @@ def texts_of(path: Path) -> Texts:
             if entry.failure.kind is FailureKind.TIMEOUT and not entry.innocent:
                 late.add((entry.lookup_id, entry.attempts))
         if reader.unreadable:
-            tell_damage(path, f"{reader.unreadable} line(s) of failures are lost")
+            warn_of_damage(path, f"{reader.unreadable} line(s) of failures are lost")
         return Texts(failures, reader.halts, frozenset(late), tuple(reader.effects))
     return Texts({}, {})
 
@@ -251,7 +251,7 @@ def texts_of(path: Path) -> Texts:
 # Damaged files
 
 
-def tell_damage(path: Path, what: str) -> None:
+def warn_of_damage(path: Path, what: str) -> None:
     """Log which parts of a journal, or of the texts beside it, cannot be read."""
     log.warning(
         "The attempt journal %s is damaged: %s. What it said there is not known; messages of which nothing else is known are delivered again.",
@@ -275,7 +275,7 @@ class ReadingJournal:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return True
         if isinstance(error, IsADirectoryError):
-            tell_damage(self._path, "it is a folder")
+            warn_of_damage(self._path, "it is a folder")
             return True
         if isinstance(error, OSError):
             raise ServerSessionError(
@@ -396,7 +396,7 @@ def read_try(folder: Path, deadline: float, partition: str | None = None) -> Lef
     for path in sorted(journal_paths(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
         content = _read_when_quiet(path, deadline)
         texts = texts.followed_by(texts_of(path.with_suffix(".log")))
-        found += (ReadSection(section.ids, section.words, path, section.keeps_rows) for section in sections(content, partial(tell_damage, path)))
+        found += (ReadSection(section.ids, section.words, path, section.keeps_rows) for section in sections(content, partial(warn_of_damage, path)))
     return Left(found, texts)
 
 
@@ -505,7 +505,7 @@ class ClaimHistory:
     :param outdated: some of the suspects were found in journals whose marks may be old.
     """
 
-    carry: RecoveredAttempts
+    recovered: RecoveredAttempts
     alone: tuple[int, ...] = ()
     careful: bool = False
     outdated: bool = False
@@ -524,7 +524,7 @@ def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE, node: str 
         begun = TryNote.read(folder.parent / BEGUN)
         attribution.add(read_try(folder, deadline), begun, elsewhere=begun is not None and (begun.machine, begun.node) != here)
     careful = attribution.careful or len(attribution.unexplained) >= MOST_UNEXPLAINED
-    return ClaimHistory(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated, dict(attribution.deaths))
+    return ClaimHistory(attribution.recovered, tuple(sorted(attribution.counted)), careful, attribution.outdated, dict(attribution.deaths))
 
 
 def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> RecoveredAttempts:
@@ -532,7 +532,7 @@ def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Recove
     deadline, attribution = time.monotonic() + wait.total_seconds(), _Attribution()
     for folder in folders:
         attribution.add(read_try(folder, deadline))
-    return attribution.carry
+    return attribution.recovered
 
 
 def read_partition(folder: Path, partition: str) -> RecoveredAttempts:
@@ -553,7 +553,7 @@ def read_partition(folder: Path, partition: str) -> RecoveredAttempts:
     if begun is not None and begun.machine != platform.machine():
         left.doubt_batches()
     attribution.add(left)
-    return attribution.carry
+    return attribution.recovered
 
 
 @dataclass(slots=True)
@@ -566,7 +566,7 @@ class _Attribution:
     :ivar in_sections: the suspects of each try of which only sections are known, until one of them is charged: no other one was the cause.
     """
 
-    carry: RecoveredAttempts = field(default_factory=RecoveredAttempts)
+    recovered: RecoveredAttempts = field(default_factory=RecoveredAttempts)
     deaths: Counter[int] = field(default_factory=Counter)
     counted: dict[int, int] = field(default_factory=dict)
     unexplained: list[frozenset[int]] = field(default_factory=list)
@@ -593,12 +593,12 @@ class _Attribution:
                 self.unexplained.append(judged.suspect_by_old_marks())
         else:
             judged.judge_by_marks()
-        self.carry = self.carry.merged(judged.carry(self.carry))
+        self.recovered = self.recovered.merged(judged.recovered(self.recovered))
         self.deaths.update(judged.suspects)
         self.counted |= {lookup_id: attempts_of(value) for lookup_id, value in self._words_of(judged.suspects).items()}
         if judged.charged is not None:
             del self.deaths[judged.charged]
-            self.counted[judged.charged] = attempts_of(self.carry.word_of(judged.charged))
+            self.counted[judged.charged] = attempts_of(self.recovered.word_of(judged.charged))
             self.unexplained = [suspects for suspects in self.unexplained if judged.charged not in suspects]
             for suspects in [suspects for suspects in self.in_sections if judged.charged in suspects]:
                 self.in_sections.remove(suspects)
@@ -610,7 +610,7 @@ class _Attribution:
     def _words_of(self, lookup_ids: Collection[int]) -> dict[int, int]:
         """Return the words that these messages begin with: many at once, where units of a transformation were in flight."""
         ids = np.fromiter(lookup_ids, np.int64, len(lookup_ids))
-        return dict(zip(ids.tolist(), self.carry.words_for(ids).tolist(), strict=True))
+        return dict(zip(ids.tolist(), self.recovered.words_for(ids).tolist(), strict=True))
 
 
 class _TryAttribution:
@@ -659,7 +659,7 @@ class _TryAttribution:
         self.suspects = self._in_flight(self._left.opens())
         return self.suspects
 
-    def carry(self, earlier: RecoveredAttempts) -> RecoveredAttempts:
+    def recovered(self, earlier: RecoveredAttempts) -> RecoveredAttempts:
         """Return what the try says of its messages, nothing open any more.
 
         :param earlier: what earlier tries say.

@@ -35,8 +35,8 @@ from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, R
 from airflow_poison.delivery.platform import NotWrittenError, check_open, file_of, identity, not_written
 from airflow_poison.outputs.output import (
     ONLY,
-    Fitting,
     Output,
+    RowSchema,
     as_bytes,
     divided,
     joined,
@@ -221,16 +221,16 @@ class RowsReader:
 
         Call it while no process writes.
         """
-        held = b""
-        while piece := os.pread(self._descriptor, max(_PIECE, len(held)), self._offset + len(held)):
-            held += piece
+        content = b""
+        while piece := os.pread(self._descriptor, max(_PIECE, len(content)), self._offset + len(content)):
+            content += piece
             at = 0
-            while (found := _next_record(held, at)) is not None:
+            while (found := _next_record(content, at)) is not None:
                 lookup_ids, attempts, begin, end = found
-                yield lookup_ids, attempts, self._offset + begin, held[begin:end]
+                yield lookup_ids, attempts, self._offset + begin, content[begin:end]
                 at = end
             self._offset += at
-            held = held[at:]
+            content = content[at:]
 
     def returned_by(self, wanted: Mapping[int, int]) -> list[ReturnedBy]:
         """Return what these messages returned, in the order of the records that have been appended since the last call; of each the last one.
@@ -357,14 +357,14 @@ class Returned:
         learned = LearnedColumns(Path(job.journal_folder))
         self._alone = job.outputs[0].alone
         self.writer = RowsWriter(descriptor)
-        self._fittings: dict[str, Fitting] = {}
+        self._row_schemas: dict[str, RowSchema] = {}
         for output in job.outputs:
             known = learned.known(output.name)
             fixed = output.columns is not None and not output.evolve and not any(map(has_unknown, output.columns.types))
             learn = None if fixed else partial(learned.add, output)
-            self._fittings[output.name] = Fitting(output if known is None else replace(output, schema=known), learn)
+            self._row_schemas[output.name] = RowSchema(output if known is None else replace(output, schema=known), learn)
 
-        self._only = self._fittings[ONLY] if self._alone else None
+        self._only = self._row_schemas[ONLY] if self._alone else None
 
     def rows(self, returned: object) -> bytes:
         """Return the rows that a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""
@@ -373,7 +373,7 @@ class Returned:
             return one_row(row)
         if not isinstance(returned, GeneratorType):
             check_returned(returned)
-        kept = rows_of(returned, self._fittings, alone=self._alone)
+        kept = rows_of(returned, self._row_schemas, alone=self._alone)
         self.writer.last = kept[0][1] if kept else ()
         return as_bytes(kept)
 
@@ -403,17 +403,17 @@ class Returned:
         if returned is None:
             return NOTHING, {}
         returned = {name: read_once(rows) for name, rows in returned.items()} if type(returned) is dict else read_once(returned)
-        if (together := rows_together(returned, lookup_ids, self._fittings, alone=self._alone)) is not None:
+        if (together := rows_together(returned, lookup_ids, self._row_schemas, alone=self._alone)) is not None:
             return together, {}
-        own, others = divided(returned, lookup_ids, self._fittings, alone=self._alone)
+        own, others = divided(returned, lookup_ids, self._row_schemas, alone=self._alone)
         found, wrong = [NOTHING] * len(lookup_ids), dict[int, OutputRowError]()
         for place, rows in own.items():
             try:
-                found[place] = as_bytes(rows_of(rows, self._fittings, alone=self._alone))
+                found[place] = as_bytes(rows_of(rows, self._row_schemas, alone=self._alone))
             except OutputRowError as error:
                 wrong[place] = error
         if others:
-            kept = as_bytes(rows_of(others, self._fittings, alone=self._alone))
+            kept = as_bytes(rows_of(others, self._row_schemas, alone=self._alone))
             found[-1] = joined(found[-1], kept if len(found) == 1 else of_none(kept))
         return found, wrong
 

@@ -34,7 +34,7 @@ class BatchEntry:
 
     :param group_name: its conversation group, else its conversation; empty without both.
     :param batch: where its further columns are looked up when a rule asks for them.
-    :param led_to: what its last rollback led to when it could not be decided at once, from the message alone; None: decide again.
+    :param resumed_end: what its last rollback led to when it could not be decided at once, from the message alone; None: decide again.
     """
 
     row: int
@@ -44,7 +44,7 @@ class BatchEntry:
     counts: Counts
     group_name: str = ""
     batch: pa.RecordBatch | None = None
-    led_to: Dispose | Block | Halt | None = None
+    resumed_end: Dispose | Block | Halt | None = None
 
     @classmethod
     def of_size(cls, size: int) -> Self:
@@ -122,7 +122,7 @@ class Entries:
         for attempt in counted_attempts(self._policy.open(self._opening), entry, attempts_of(word), self._now, last):
             after = attempt.after
         if isinstance(after, Dispose | Block) or (isinstance(after, Halt) and state_of(word) in _DIED):
-            entry.led_to = after
+            entry.resumed_end = after
         return entry
 
     def next_end(self, row: int) -> Park | Dispose | Block | None:

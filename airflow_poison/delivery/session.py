@@ -55,11 +55,13 @@ class BatchRecord:
     :param again: the rows that are delivered again, although an earlier try had committed them.
     """
 
-    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: RecoveredAttempts, again: Sequence[int] = ()) -> None:
+    def __init__(
+        self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, recovered: RecoveredAttempts, again: Sequence[int] = ()
+    ) -> None:
         self.lookup_ids = lookup_ids_of(batch)
-        self.initial = carry.words_for(self.lookup_ids)
+        self.initial = recovered.words_for(self.lookup_ids)
         self.initial[list(again)] &= COUNT_MASK
-        self._carry, self._reader = carry, reader
+        self._recovered, self._reader = recovered, reader
         self.section = journal.append(self.lookup_ids, self.initial)
         self.words = self.section.as_array()
         self._rollbacks: list[Rollback] = []
@@ -106,7 +108,7 @@ class BatchRecord:
     def outcome(self) -> tuple[NDArray[np.int32], dict[int, Failure]]:
         """Return the words, copied, and the failures of the report."""
         self.read_log()
-        failures = _failures(self.lookup_ids, self.initial, self.words, self._carry, self._rollbacks)
+        failures = _failures(self.lookup_ids, self.initial, self.words, self._recovered, self._rollbacks)
         ended = np.isin(self.words & STATE_MASK, (MessageState.ENDED, MessageState.HALTED)) & (attempts_of(self.words) > 0)
         for row in np.flatnonzero(ended).tolist():
             failures.setdefault(row, UNRECORDED)
@@ -114,27 +116,27 @@ class BatchRecord:
 
 
 def _failures(
-    ids: NDArray[np.int64], initial: NDArray[np.int32], words: NDArray[np.int32], carry: RecoveredAttempts, rollbacks: Iterable[Rollback] = ()
+    ids: NDArray[np.int64], initial: NDArray[np.int32], words: NDArray[np.int32], recovered: RecoveredAttempts, rollbacks: Iterable[Rollback] = ()
 ) -> dict[int, Failure]:
     """Return the last failure of each row that is not committed: of this session, else of earlier tries."""
-    rows = np.flatnonzero(initial).tolist() if carry.failures else ()
-    failures = {row: carry.failures[int(ids[row])] for row in rows if int(ids[row]) in carry.failures}
+    rows = np.flatnonzero(initial).tolist() if recovered.failures else ()
+    failures = {row: recovered.failures[int(ids[row])] for row in rows if int(ids[row]) in recovered.failures}
     failures.update((entry.row, entry.failure) for entry in rollbacks)
     committed = np.isin(words & STATE_MASK, (MessageState.COMMITTED, MessageState.CARRIED)).tolist()
     return {row: failure for row, failure in failures.items() if not committed[row]}
 
 
-def carried_report(batch: pa.RecordBatch, carry: RecoveredAttempts, *, halted: bool) -> BatchReport | None:
+def recovered_report(batch: pa.RecordBatch, recovered: RecoveredAttempts, *, halted: bool) -> BatchReport | None:
     """Return the report of a batch that needs no delivery (settled, empty, or behind a halt); None when it needs one."""
     ids = lookup_ids_of(batch)
-    words = carry.words_for(ids)
+    words = recovered.words_for(ids)
     if not halted:
         states = words & STATE_MASK
         before_halt = words[: int(np.argmax(states == MessageState.HALTED))] if (states == MessageState.HALTED).any() else words
         halted = len(before_halt) < len(words)
         if (~np.isin(before_halt & STATE_MASK, (MessageState.CARRIED, MessageState.ENDED))).any():
             return None
-    return BatchReport(report_words(words), _failures(ids, words, words, carry), halted)
+    return BatchReport(report_words(words), _failures(ids, words, words, recovered), halted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +233,13 @@ class ServerSession(ABC):
 class StatelessSession(ServerSession):
     """For policies whose decisions depend on the message alone: what earlier tries have settled needs no delivery, nor what is behind a halt."""
 
-    def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
-        self._journal, self._carry, self._halted = journal, carry, job.closed
+    def __init__(self, job: StageJob, journal: Journal, recovered: RecoveredAttempts) -> None:
+        self._journal, self._recovered, self._halted = journal, recovered, job.closed
         self._reader = FailureReader(journal.log_descriptor)
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver each message of a batch until it is committed or has ended."""
-        report = carried_report(batch, self._carry, halted=self._halted) or self._deliver(batch)
+        report = recovered_report(batch, self._recovered, halted=self._halted) or self._deliver(batch)
         self._halted = report.halted
         return report
 
@@ -250,12 +252,12 @@ class StatelessSession(ServerSession):
         self._journal.close()
 
 
-def open_session(job: StageJob, partition: str, carry: RecoveredAttempts, at_hand: DialogState | None = None) -> ServerSession:
+def open_session(job: StageJob, partition: str, recovered: RecoveredAttempts, dialog_state: DialogState | None = None) -> ServerSession:
     """Open a server session.
 
     :param partition: names the journal, which is made in an existing folder on a local disk, with its log.
-    :param carry: what earlier tries did; committed and ended messages are not delivered.
-    :param at_hand: the conversations of the messages; None: the queue has none.
+    :param recovered: what earlier tries did; committed and ended messages are not delivered.
+    :param dialog_state: the conversations of the messages; None: the queue has none.
     :raises HandlerNotFoundError: the handler or an exception type cannot be used.
     :raises ClaimLostError: the journal folder is gone.
     """
@@ -263,22 +265,22 @@ def open_session(job: StageJob, partition: str, carry: RecoveredAttempts, at_han
     journal = Journal(
         Path(job.journal_folder), partition, forced=job.forced, keeps_rows=bool(job.outputs), at_most_once=at_most_once, share=job.share
     )
-    stateless = job.policy.stateless and at_hand is None
+    stateless = job.policy.stateless and dialog_state is None
     try:
         callers: Callers
         if job.isolation == "none":
             if stateless:
-                return InlineSession(job, journal, carry)
+                return InlineSession(job, journal, recovered)
             callers = InlineCallers(job, journal)
         else:
             from airflow_poison.delivery.supervisor import ChildCallers, SupervisedSession
 
             if stateless:
-                return SupervisedSession(job, journal, carry)
+                return SupervisedSession(job, journal, recovered)
             callers = ChildCallers(job, journal)
         from airflow_poison.delivery.host import EndpointSession
 
-        return EndpointSession(job, callers, journal, carry, at_hand)
+        return EndpointSession(job, callers, journal, recovered, dialog_state)
     except BaseException:
         journal.close()
         raise
@@ -296,12 +298,12 @@ def check_isolation(isolation: str) -> None:
 class InlineSession(StatelessSession):
     """A server session without a process of its own: the handler runs in the worker itself, with the same journal and the same report."""
 
-    def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
-        super().__init__(job, journal, carry)
+    def __init__(self, job: StageJob, journal: Journal, recovered: RecoveredAttempts) -> None:
+        super().__init__(job, journal, recovered)
         self._endpoint = Endpoint(job, journal.log_descriptor, journal.rows_descriptor)
 
     def _deliver(self, batch: pa.RecordBatch) -> BatchReport:
-        record, endpoint = BatchRecord(batch, self._journal, self._reader, self._carry), self._endpoint
+        record, endpoint = BatchRecord(batch, self._journal, self._reader, self._recovered), self._endpoint
         halted = endpoint.deliver(batch, record.section)
         return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=endpoint.take_not_landed(), searched=record.searched())
 

@@ -55,7 +55,7 @@ class StageJob:
     """What every task of a receive stage needs; picklable.
 
     :param journal_folder: where attempts are journaled, one file a task attempt.
-    :param carry: path of what earlier holders of the claim had already done, None when there is nothing.
+    :param recovered: path of what earlier holders of the claim had already done, None when there is nothing.
     :param isolation: ``process`` (a supervised child) or ``none``: inline, for trusted handlers and debugging. Then a crash ends the worker,
         nothing ends a handler that hangs, and what it prints goes where the worker's output goes.
     :param unprocessable: exception types, or ``module:Type``, that mean what ``Unprocessable`` means.
@@ -78,7 +78,7 @@ class StageJob:
     :param batching: the handler gets frames of many messages; None: one message at a time.
     :param detection: of outages; None: every failure is charged.
     :param masking: which values of messages are not written down nor logged; None: nothing is hidden.
-    :param closed: nothing is delivered: what ``carry`` says is settled, and the rest stays.
+    :param closed: nothing is delivered: what ``recovered`` says is settled, and the rest stays.
     """
 
     queue: str
@@ -87,7 +87,7 @@ class StageJob:
     journal_folder: str
     clock: Clock
     read_from: SubQueue = SubQueue.MAIN
-    carry: str | None = None
+    recovered: str | None = None
     isolation: str = "process"
     unprocessable: tuple[str | type[BaseException], ...] = ()
     record_all: bool = False
@@ -145,7 +145,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         return
     known = _known(job, partition)
     total.counts["timeouts"] += known.timeouts
-    with open_session(job, partition, known, _at_hand(job)) as session:
+    with open_session(job, partition, known, _dialog_state(job)) as session:
         cut = _cut(job, chain([first], filled))
         for delivered in _in_waves(job, session, known, cut) if job.parks and not job.closed else _reported(job, session, cut):
             report = delivered.report
@@ -174,7 +174,7 @@ def _in_waves(job: StageJob, session: ServerSession, known: RecoveredAttempts, b
 
     It is reported as it came, but for what an earlier try of the claim has done with it.
     """
-    from airflow_poison.delivery.session import carried_report
+    from airflow_poison.delivery.session import recovered_report
     from airflow_poison.delivery.settlement import Delivered
     from airflow_poison.store.parking import first_of_groups, waiting, waves
 
@@ -193,7 +193,7 @@ def _in_waves(job: StageJob, session: ServerSession, known: RecoveredAttempts, b
         left = np.concatenate(behind)
         if len(left):
             kept = batch.take(np.sort(left))
-            report = carried_report(kept, known, halted=True)
+            report = recovered_report(kept, known, halted=True)
             assert report is not None, "nothing is delivered behind a halt"
             yield Delivered(kept, report, job.clock.now())
 
@@ -272,20 +272,20 @@ def _graded(batches: Iterable[pa.RecordBatch], sizes: Mapping[int, int]) -> Iter
 
 def sized(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     """Put batches together, and cut them, so that each has so many messages, fewer where they are large."""
-    held: list[pa.RecordBatch] = []
+    gathered: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         start = 0
         while start < batch.num_rows:
             fitting = max(1, min(most, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
             if rows >= fitting:
-                yield _joined(held)
-                held, rows = [], 0
-            held.append(batch.slice(start, fitting - rows))
-            start += held[-1].num_rows
-            rows += held[-1].num_rows
-    if held:
-        yield _joined(held)
+                yield _joined(gathered)
+                gathered, rows = [], 0
+            gathered.append(batch.slice(start, fitting - rows))
+            start += gathered[-1].num_rows
+            rows += gathered[-1].num_rows
+    if gathered:
+        yield _joined(gathered)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -294,33 +294,35 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Put batches together: a sweep goes over all that the task holds at once before it begins again at the top (spec WMQ-29)."""
-    held: list[pa.RecordBatch] = []
+    gathered: list[pa.RecordBatch] = []
     for batch in batches:
-        if held and (sum(b.num_rows for b in held) + batch.num_rows > SWEPT_ROWS or sum(b.nbytes for b in held) + batch.nbytes > SWEPT_BYTES):
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-            held = []
-        held.append(batch)
-    if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        if gathered and (
+            sum(b.num_rows for b in gathered) + batch.num_rows > SWEPT_ROWS or sum(b.nbytes for b in gathered) + batch.nbytes > SWEPT_BYTES
+        ):
+            yield from pa.Table.from_batches(gathered).combine_chunks().to_batches()
+            gathered = []
+        gathered.append(batch)
+    if gathered:
+        yield from pa.Table.from_batches(gathered).combine_chunks().to_batches()
 
 
 def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
     from airflow_poison.delivery.recovered import RecoveredAttempts, read_partition
 
-    carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
+    recovered = RecoveredAttempts.load(Path(job.recovered)) if job.recovered else RecoveredAttempts()
     if job.closed:  # it says all
-        return carry
-    return carry.merged(read_partition(Path(job.journal_folder), partition))
+        return recovered
+    return recovered.merged(read_partition(Path(job.journal_folder), partition))
 
 
 def exceptions_of(job: StageJob) -> Mapping[int, Place]:
     """Return the messages that are received elsewhere than in the order of their lookup ids, by lookup id."""
-    at_hand = _at_hand(job)
-    return {} if at_hand is None else at_hand.exceptions
+    dialog_state = _dialog_state(job)
+    return {} if dialog_state is None else dialog_state.exceptions
 
 
-def _at_hand(job: StageJob) -> DialogState | None:
+def _dialog_state(job: StageJob) -> DialogState | None:
     if job.dialogs is None:
         return None
     assert job.order is not Order.NONE, "the messages of a conversation are in one task"

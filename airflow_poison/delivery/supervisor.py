@@ -96,7 +96,7 @@ class Child:
 
     def __init__(self, job: StageJob, journal: Journal) -> None:
         load_types(job.unprocessable)
-        self._journal, self._said = journal, printed.path_beside(journal.path)
+        self._journal, self._last_output = journal, printed.path_beside(journal.path)
         self._carried = carry_by_value(job, job.policy, job.clock, *job.unprocessable)
         self._makes_columns = job.batching is not None or bool(job.outputs)
         self.timeout = job.policy.effective_transaction_timeout.total_seconds()
@@ -131,13 +131,13 @@ class Child:
         """Start a child; what it answers first is for ``refusal``."""
         if self._makes_columns:
             zygote.preload("pandas")  # Arrow looks for it when it makes columns of Python values
-        said = printed.create(self._said)
+        last_output = printed.create(self._last_output)
         try:
             journal = self._journal
             rows = () if journal.rows_descriptor < 0 else (journal.rows_descriptor,)
-            process = self._process = zygote.start_child(journal.descriptor, journal.log_descriptor, said, *rows)
+            process = self._process = zygote.start_child(journal.descriptor, journal.log_descriptor, last_output, *rows)
         finally:
-            os.close(said)
+            os.close(last_output)
         self._output = OutputReader(process.printed)
         folder = None
         with contextlib.suppress(OSError):
@@ -389,8 +389,8 @@ _LONGEST_PAUSE, _SHORTEST_PAUSE = 0.5, 0.01
 class SupervisedSession(StatelessSession):
     """A server session in a child process."""
 
-    def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
-        super().__init__(job, journal, carry)
+    def __init__(self, job: StageJob, journal: Journal, recovered: RecoveredAttempts) -> None:
+        super().__init__(job, journal, recovered)
         self._masking = job.masking
         self._log = FailureLog(journal.log_descriptor)
         self._child, self._children = Child(job, journal), Children()
@@ -405,7 +405,7 @@ class SupervisedSession(StatelessSession):
         """Deliver a batch in the child; start and restart it as needed."""
         if self._journal.forced:  # a section says what is being delivered: so late that nothing but that can end the process
             self._children.make_ready(self._child)
-        record, private = BatchRecord(batch, self._journal, self._reader, self._carry), output_of(self._masking, batch)
+        record, private = BatchRecord(batch, self._journal, self._reader, self._recovered), output_of(self._masking, batch)
         stream = stream_of(batch)
         crashes = timeouts = restarts = self._child.idle_deaths = 0
         try:
@@ -539,7 +539,7 @@ class _Session(Child):
         return -1 if self.call is None else self.call.row
 
     @property
-    def took_it(self) -> bool:
+    def acknowledged(self) -> bool:
         """Whether the child has begun with what it was handed last."""
         return self._taken[0] == self.number
 
@@ -619,7 +619,7 @@ class ChildCallers:
                 assert isinstance(reply, Called)
                 wanted.change, wanted.rows = reply.change, reply.rows
                 return reply.failure
-            if wanted.took_it:
+            if wanted.acknowledged:
                 return wanted.failure(reply)
             wanted.died_idle(reply)
             assert wanted.call is not None
@@ -636,7 +636,7 @@ class ChildCallers:
                 raise reply
             if not isinstance(reply, Death):
                 return reply if isinstance(reply, Handed) else Handed()
-            if given.took_it:
+            if given.acknowledged:
                 return Handed(given.failure(reply))
             given.died_idle(reply)
 
@@ -651,7 +651,7 @@ class ChildCallers:
 
     def has_taken(self, session: int) -> bool:
         """Whether a handler has been called with what a session was handed last."""
-        return self._sessions[session].took_it
+        return self._sessions[session].acknowledged
 
     def close(self) -> None:
         """End the children, with what they have started."""
@@ -685,7 +685,7 @@ class ChildCallers:
         """Wait for the end of a delivery; the session is free then, but for a death that still has to be judged."""
         reply = self._children.reply_of(wanted)
         assert not isinstance(reply, ChildReport), "no batch is delivered as a whole"
-        if not isinstance(reply, Death) or wanted.took_it:
+        if not isinstance(reply, Death) or wanted.acknowledged:
             wanted.call, wanted.idle_deaths = None, 0
         return reply
 

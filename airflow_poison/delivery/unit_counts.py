@@ -43,7 +43,7 @@ def open_ids(job: StageJob, outcome: UnitOutcome) -> NDArray[np.int64]:
 
 
 def settled(
-    job: StageJob, outcome: UnitOutcome, carry: RecoveredAttempts, batches: Iterator[pa.RecordBatch], landing_frames: Iterator[pa.Table]
+    job: StageJob, outcome: UnitOutcome, recovered: RecoveredAttempts, batches: Iterator[pa.RecordBatch], landing_frames: Iterator[pa.Table]
 ) -> Iterator[pa.RecordBatch]:
     """Yield what remains of the messages and what lands, as batches of ``table_schema()``, the tally last.
 
@@ -59,7 +59,7 @@ def settled(
         words = outcome.words[order[np.searchsorted(outcome.lookup_ids, ids, sorter=order)]]
         failures = {place: outcome.failures[number] for place, number in enumerate(ids.tolist()) if number in outcome.failures}
         report = BatchReport(words, failures)
-        returned = [*carry.returned_by(batch, report).items()] if job.outputs else []
+        returned = [*recovered.returned_by(batch, report).items()] if job.outputs else []
         yield from settled_rows(job, settler, Delivered(batch, report, job.clock.now(), returned), total)
     if outcome.unstable:
         none = pa.RecordBatch.from_pylist([], schema=message_schema().append(pa.field("move_count", pa.int32())))
@@ -102,21 +102,21 @@ class ClaimCounts:
 
     :param messages: all of the claim: columns of ``message_schema()`` and ``move_count``; null may be what the policy does not read.
     :param journal: forced to disk.
-    :param carry: what earlier holders of the claim had counted and ended.
+    :param recovered: what earlier holders of the claim had counted and ended.
     :ivar lookup_ids: of the messages.
     :ivar places: of the messages in queue order.
     :ivar good: who has succeeded.
     :ivar halted: whether a message has halted the endpoint.
     """
 
-    def __init__(self, job: StageJob, messages: pa.RecordBatch, journal: Journal, carry: RecoveredAttempts) -> None:
+    def __init__(self, job: StageJob, messages: pa.RecordBatch, journal: Journal, recovered: RecoveredAttempts) -> None:
         self._job, self._messages = job, messages
         self.lookup_ids: NDArray[np.int64] = messages.column("lookup_id").to_numpy(zero_copy_only=False).astype(np.int64)
         self._sorted = np.argsort(self.lookup_ids, kind="stable")
         self._journal, self._log = journal, FailureLog(journal.log_descriptor)
-        self._section = journal.append(self.lookup_ids, carry.words_for(self.lookup_ids))
+        self._section = journal.append(self.lookup_ids, recovered.words_for(self.lookup_ids))
         self._words = self._section.as_array()
-        self._failures: dict[int, Failure] = {row: carry.failures[number] for number, row in self.rows_of(carry.failures).items()}
+        self._failures: dict[int, Failure] = {row: recovered.failures[number] for number, row in self.rows_of(recovered.failures).items()}
         self.places = _places(self.lookup_ids, counts_in(messages, "priority"))
         self.good = np.zeros(len(self.lookup_ids), bool)
         self._once = np.zeros(len(self.lookup_ids), bool)
@@ -157,7 +157,7 @@ class ClaimCounts:
         """Whether an earlier pass has charged a message with the same type of failure: it is no evidence of an outage."""
         return was_charged(self._messages, row, failure)
 
-    def said(self, failure: Failure) -> str:
+    def text_of(self, failure: Failure) -> str:
         """Return a failure in words; without its text where the queue hides values: the bodies of its messages are not here."""
         return f"{failure.type}: {failure.text if self._job.masking is None else HIDDEN}"
 

@@ -84,7 +84,7 @@ class UnitSearch:
     """Runs units of a claim, and looks for culprits where one fails. Several threads ask.
 
     :param piece_rows: a larger unit that fails is cut before it is searched.
-    :param tell: called with lines for people.
+    :param report: called with lines for people.
     :param watch: for outages; None: every failure counts for a message.
     :ivar units: how many have begun.
     :ivar unstable: reports of units that failed although their parts did not.
@@ -95,20 +95,20 @@ class UnitSearch:
         key: str,
         counts: ClaimCounts,
         runner: UnitRunner,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         piece_rows: int = PIECE_ROWS,
         watch: Watch | None = None,
     ) -> None:
         self._key = key
-        self._counts, self._runner, self._tell, self._piece_rows, self._watch = counts, runner, tell, piece_rows, watch
+        self._counts, self._runner, self._report, self._piece_rows, self._watch = counts, runner, report, piece_rows, watch
         self._judging = threading.Lock()
         self.units = 0
         self.unstable: list[Mapping[str, str]] = []
         self._lock, self._stopping, self._traced, self._catches = threading.Lock(), False, False, False
         self._alone, self._searched_for, self._numbers = set[int](), set[str](), count(1)
-        self._began = self._said_at = time.monotonic()
-        self._said: tuple[int, int] | None = None
+        self._began = self._reported_at = time.monotonic()
+        self._reported: tuple[int, int] | None = None
 
     @property
     def catches(self) -> bool:
@@ -193,7 +193,7 @@ class UnitSearch:
             elif len(rows):
                 return self._in_parts(rows, 2, end.failure, unit) or found
             else:
-                self.tell_unstable(failed, self._counts.said(end.failure))
+                self.report_unstable(failed, self._counts.text_of(end.failure))
             found, traced = True, True
         return found
 
@@ -201,7 +201,7 @@ class UnitSearch:
         """Return how many messages may still be tried alone; say so where there are none."""
         if left := max(MOST_SEARCHES - len(self._alone), 0):
             return left
-        self._tell(
+        self._report(
             f"{MOST_SEARCHES:,} messages have failed alone in this pass. {counted(len(rows), 'message')} of a unit that failed stay in the "
             f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {POISON_COLUMN}: that is one job"
         )
@@ -231,7 +231,7 @@ class UnitSearch:
         if isinstance(end, Broke):
             self._traced = True
             self.judge(rows, end.failure)
-            self._tell_search(rows, end.failure, time.monotonic() - began)
+            self._report_search(rows, end.failure, time.monotonic() - began)
             if self._runner.catches and not catches and len(rows) > 1 and end.failure.kind is FailureKind.EXCEPTION:
                 self._catches = True
                 caught, again = self.run(rows, lands=True, catches=True)
@@ -240,14 +240,14 @@ class UnitSearch:
             if end.traceable and not self._runner.parts:
                 number, again = self.run(rows, lands=True, traced=True)
                 if isinstance(again, Ran):
-                    self.tell_unstable(rows, self._counts.said(end.failure))
+                    self.report_unstable(rows, self._counts.text_of(end.failure))
                 end = again
         return number, end
 
     def _in_parts(self, rows: Rows, parts: int, failure: Failure, unit: _Sinks) -> bool:
         found = [self._deliver(part, unit, traced=True) for part in np.array_split(rows, parts)]
         if not any(found):
-            self.tell_unstable(rows, self._counts.said(failure))
+            self.report_unstable(rows, self._counts.text_of(failure))
         return any(found)
 
     def _keep(self, rows: Rows, number: int, ran: Ran, unit: _Sinks) -> None:
@@ -359,34 +359,34 @@ class UnitSearch:
         failure = self.failure_alone(row)
         return None if failure is None or self._counts.was_charged(row, failure) else failure
 
-    def tell_unstable(self, rows: Rows, error: str) -> None:
+    def report_unstable(self, rows: Rows, error: str) -> None:
         """Note that a unit failed, and its parts did not."""
-        self._tell(f"{counted(len(rows), 'message')} failed together ({error}), and none of them alone: no message is charged")
+        self._report(f"{counted(len(rows), 'message')} failed together ({error}), and none of them alone: no message is charged")
         self.unstable.append(unstable(np.sort(self._counts.lookup_ids[rows]).tolist(), error))
 
-    def _tell_search(self, rows: Rows, failure: Failure, seconds: float) -> None:
+    def _report_search(self, rows: Rows, failure: Failure, seconds: float) -> None:
         """Say, once for each error, that culprits are looked for, why, what would name them, and what finding one costs."""
         with self._lock:
             if len(rows) == 1 or failure.type in self._searched_for:
                 return
             self._searched_for.add(failure.type)
         each = "" if self._runner.parts else f" Each takes up to {2 * len(rows).bit_length()} jobs; the one that failed took {seconds:.1f} s."
-        self._tell(
-            f"{counted(len(rows), 'message')} failed together ({self._counts.said(failure)}): the pass looks for those that fail alone.{each} "
+        self._report(
+            f"{counted(len(rows), 'message')} failed together ({self._counts.text_of(failure)}): the pass looks for those that fail alone.{each} "
             f"A column {POISON_COLUMN} that says why a row is bad (for a cast, where try_cast is null) names all of them in one job, without a search"
         )
 
-    def tell_progress(self) -> None:
+    def report_progress(self) -> None:
         """Say how far the claim is when it is time to, and how long the rest takes where it goes on so."""
         now, good, alone = time.monotonic(), int(self._counts.good.sum()), len(self._alone)
-        since, found = now - self._said_at, (good, alone)
-        if since < PROGRESS_SECONDS or (found == self._said and since < PROGRESS_ALIKE_SECONDS):
+        since, found = now - self._reported_at, (good, alone)
+        if since < PROGRESS_SECONDS or (found == self._reported and since < PROGRESS_ALIKE_SECONDS):
             return
-        self._said_at, self._said = now, found
+        self._reported_at, self._reported = now, found
         seconds, done, every = now - self._began, good + alone, len(self._counts.good)
         fail = f", {alone:,} found that fail alone" if alone else ""
         rest = f"; the rest may take {seconds * max(every - done, 0) / done:.0f} s" if done else ""
-        self._tell(f"{good:,} of {every:,} messages transformed after {seconds:.0f} s and {counted(self.units, 'unit')}{fail}{rest}")
+        self._report(f"{good:,} of {every:,} messages transformed after {seconds:.0f} s and {counted(self.units, 'unit')}{fail}{rest}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,8 +546,8 @@ class UnitDelivery:
 
     :param messages: all messages of the claim: columns of ``message_schema()`` and ``move_count``; null may be what the policy does not read.
     :param journal: forced to disk.
-    :param carry: what earlier holders of the claim had counted and ended.
-    :param tell: called with lines for people.
+    :param recovered: what earlier holders of the claim had counted and ended.
+    :param report: called with lines for people.
     """
 
     def __init__(
@@ -557,16 +557,16 @@ class UnitDelivery:
         runner: UnitRunner,
         journal: Journal,
         *,
-        carry: RecoveredAttempts,
+        recovered: RecoveredAttempts,
         rules: UnitRules,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
-        self._halting, self._runner, self._rules, self._tell = job.policy.halting, runner, rules, tell
-        self._counts = ClaimCounts(job, messages, journal, carry)
+        self._halting, self._runner, self._rules, self._report = job.policy.halting, runner, rules, report
+        self._counts = ClaimCounts(job, messages, journal, recovered)
         watch = None if job.detection is None else Watch(job.detection, job.clock.now)
         if watch is not None and job.masking is not None:
             watch.hide = lambda _text: HIDDEN
-        self._search, self._closed = UnitSearch(job.key, self._counts, runner, tell, piece_rows=rules.piece_rows, watch=watch), job.closed
+        self._search, self._closed = UnitSearch(job.key, self._counts, runner, report, piece_rows=rules.piece_rows, watch=watch), job.closed
         self._deaths, self._named = job.deaths, {} if job.transform is None else job.transform.named
         self._chunk_rows, self._largest_rows = rules.chunk_rows, rules.largest_rows
 
@@ -609,7 +609,7 @@ class UnitDelivery:
         for unit in suspects:
             charged += self._supervised([partial(self._settle, unit)], 1, keep_alive)
         if len(suspects) > 1 and not any(map(len, charged)):
-            self._search.tell_unstable(np.concatenate(suspects), _DIED)
+            self._search.report_unstable(np.concatenate(suspects), _DIED)
         known = self._counts.attempts(rest) > 0
         charged.append(rest[known])
         together, alone = (rest[~known], rest[:0]) if not known.all() else self._again(charged)
@@ -639,7 +639,7 @@ class UnitDelivery:
             size = -(-len(members) // CAREFUL_PARTS)
             units += [members[start : start + size] for start in range(0, len(members), size)]
         careful = counted(int((deaths > 0).sum()), "message")
-        self._tell(f"{careful} were worked on when everything died: they are transformed first, in {counted(len(units), 'small unit')}")
+        self._report(f"{careful} were worked on when everything died: they are transformed first, in {counted(len(units), 'small unit')}")
         return units, rows[deaths == 0]
 
     def _by_lookup_id(self, rows: Rows) -> Rows:
@@ -771,7 +771,7 @@ class UnitDelivery:
                 culprits = {int(rows[0]): end.failure} if len(rows) == 1 else self._search.culprits(rows, end)
                 if not culprits:
                     raise SparkJobError(
-                        f"The transformation of {counted(len(rows), 'message')} as one unit failed: {self._counts.said(end.failure)}\n"
+                        f"The transformation of {counted(len(rows), 'message')} as one unit failed: {self._counts.text_of(end.failure)}\n"
                         "None of them fails alone, so no message is charged, and nothing was committed. Look for what the unit as a whole needs: "
                         "memory, time (the policy's transaction timeout), a table that it joins with; then run the task again."
                     )
@@ -788,7 +788,7 @@ class UnitDelivery:
             while not raised and (alive := [thread for thread in threads if thread.is_alive()]):
                 alive[0].join(BEAT_SECONDS)
                 self._runner.beat()
-                self._search.tell_progress()
+                self._search.report_progress()
                 keep_alive()
             if raised:
                 keep_alive()  # who has been asked to stop says so, and not what became of Spark meanwhile

@@ -54,7 +54,7 @@ class PrivateBatch:
         """Return what was printed while a message was with the handler; several, or none: -1."""
         return self.of(row).hide(text)
 
-    def said(self, text: str) -> str:
+    def masked(self, text: str) -> str:
         """Return a text about no single message."""
         return self.all().hide(text)
 
@@ -71,7 +71,7 @@ def without_values(delivered: Delivered, masking: Masking, *, together: bool) ->
     """
     batch, report = PrivateBatch(masking, delivered.batch), delivered.report
     failures = {row: hidden_failure(failure, batch.all() if together else batch.of(row)) for row, failure in report.failures.items()}
-    unstable = tuple({**details, "error": batch.said(details.get("error", ""))} for details in report.searched.unstable)
+    unstable = tuple({**details, "error": batch.masked(details.get("error", ""))} for details in report.searched.unstable)
     return replace(delivered, report=replace(report, failures=failures, searched=replace(report.searched, unstable=unstable)))
 
 

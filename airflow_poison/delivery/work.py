@@ -126,7 +126,7 @@ class Endpoint:
     def watch(self, batch: pa.RecordBatch) -> Watch | None:
         """Return what looks for outages among the deliveries of a batch; None where they are not looked for."""
         if self._watch is not None and self.job.masking is not None:
-            self._watch.hide = PrivateBatch(self.job.masking, batch).said
+            self._watch.hide = PrivateBatch(self.job.masking, batch).masked
         return self._watch
 
     def columns(self, batch: pa.RecordBatch) -> _Columns:
@@ -185,7 +185,7 @@ class Endpoint:
             return RAISED
         return failure_of(error, self._unprocessable)
 
-    def tell(self, failure: Failure) -> Failure:
+    def with_text(self, failure: Failure) -> Failure:
         """Return a failure with its text."""
         if failure is not RAISED:
             return failure
@@ -421,7 +421,7 @@ class BatchDelivery(JournalHost):
         while failure is not None:
             is_plain = failure is RAISED
             if observer is not None:
-                failure = self._endpoint.tell(failure)
+                failure = self._endpoint.with_text(failure)
                 observer.failed(row, failure)
             if not is_plain or (rung := ladder.rung(attempts + 1)) is None:
                 return self._end_of_ladder(row, ladder, failure, attempts)
@@ -474,7 +474,7 @@ class BatchDelivery(JournalHost):
             self._store(row, MessageState.COMMITTED)
             return None
         self.words[row] = before
-        return self._endpoint.tell(failure)
+        return self._endpoint.with_text(failure)
 
     def is_settled(self, row: int) -> bool:
         """Whether a message needs no delivery any more: it may have been tried out of turn."""
@@ -518,10 +518,10 @@ class BatchDelivery(JournalHost):
         """
         if self.is_settled(entry.row):
             return False
-        if entry.led_to is not None:
-            self.ended(entry, entry.led_to, None)
-            self._has_halted = self._has_halted or isinstance(entry.led_to, Halt)
-            return isinstance(entry.led_to, Halt)
+        if entry.resumed_end is not None:
+            self.ended(entry, entry.resumed_end, None)
+            self._has_halted = self._has_halted or isinstance(entry.resumed_end, Halt)
+            return isinstance(entry.resumed_end, Halt)
         self._first = failure
         if self._observer is not None:
             self._observer.is_new = failure is not None
@@ -560,7 +560,7 @@ class BatchDelivery(JournalHost):
         raised = self._call(row, counts)
         if raised is not None:
             if self._observer is not None and not delivery.at_most_once:
-                raised = self._endpoint.tell(raised)
+                raised = self._endpoint.with_text(raised)
                 self._observer.failed(row, raised)
             return raised
         if self._keep is not None:
@@ -583,7 +583,7 @@ class BatchDelivery(JournalHost):
         (entry,) = entries
         value = counted(self.words[entry.row], MessageState.UNTOUCHED)
         if self._observer is not None or attempts_of(value) == MAX_ATTEMPTS:
-            self._log_failure(entry, self._endpoint.tell(failure), innocent=entry is not culprit)
+            self._log_failure(entry, self._endpoint.with_text(failure), innocent=entry is not culprit)
         self._last = failure
         self.words[entry.row] = value
 
@@ -591,7 +591,7 @@ class BatchDelivery(JournalHost):
         """Log the failure, then store that no delivery follows."""
         last, self._last = failure or self._last, None
         if last is not None:
-            self._log_failure(entry, self._endpoint.tell(last))
+            self._log_failure(entry, self._endpoint.with_text(last))
         self._store(entry.row, MessageState.HALTED if isinstance(decision, Halt) else MessageState.ENDED)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     Unfit = Callable[[int, Edited, str], None]
     Become = Callable[[pa.Table], tuple[pa.Table | None, Mask]]
-    Tell = Callable[[SubQueue, Any], Iterator[tuple[EventType, dict[str, str], Any]]]
+    EventsOf = Callable[[SubQueue, Any], Iterator[tuple[EventType, dict[str, str], Any]]]
 
 LOOK = 1.0
 """Seconds between two looks at the queue's version."""
@@ -194,7 +194,7 @@ def waits_at(table: QueueTable, plan_id: str) -> int | None:
     if found.state is PlanState.CANARY:
         members = members.only(found.record["canary"]["ids"])
     edited_by = plan_id if planned.action.verb is Verb.EDIT else ""
-    looked = _Change(members, lambda rows: (rows, _all(rows)), _tell(planned.action.event), edited_by=edited_by)
+    looked = _Change(members, lambda rows: (rows, _all(rows)), _plain_events(planned.action.event), edited_by=edited_by)
     chunks = _Chunks(table, plan_id, looked, SystemClock(), CHUNK, _Callbacks(table, plan_id, lambda _view: None, lambda: False, time.sleep))
     if chunks.is_free(snapshot):
         return None
@@ -306,7 +306,7 @@ class _Change:
 
     :param members: as they are to be found.
     :param become: from rows (``table_schema()``) to what they become, and which of them can; None: they go.
-    :param tell: from a sub-queue and the lookup ids of messages there that are changed to its events: type, facts and lookup ids.
+    :param events_of: from a sub-queue and the lookup ids of messages there that are changed to its events: type, facts and lookup ids.
     :param place: where whole files can go by a second name; None: their rows have to be written.
     :param counted: whether it is a move.
     :param leaves: whether a message that blocks the queue does so no more.
@@ -315,7 +315,7 @@ class _Change:
 
     members: Members
     become: Become
-    tell: Tell
+    events_of: EventsOf
     place: SubQueue | None = None
     counted: bool = False
     leaves: bool = True
@@ -495,7 +495,7 @@ class _Chunks:
 
     def _events(self, file: DataFile, ids: Any) -> Iterator[Event]:
         moved = file.move_count + self.change.counted
-        for kind, facts, some in self.change.tell(SubQueue(file.sub_queue), ids):
+        for kind, facts, some in self.change.events_of(SubQueue(file.sub_queue), ids):
             yield Event(
                 kind, self.clock.now(), int(some.min()), 0, moved, _details(self.plan, file.path, some.tolist()) | {**self.change.facts, **facts}
             )
@@ -539,39 +539,39 @@ def _change(  # noqa: PLR0917
         case Verb.PUT_BACK | Verb.MOVE:
             place = action.place
             assert place is not None
-            return _Change(members, lambda rows: (moved_rows(rows, place), _all(rows)), _tell_move(place), place, counted=True)
+            return _Change(members, lambda rows: (moved_rows(rows, place), _all(rows)), _move_events(place), place, counted=True)
         case Verb.REMOVE:
-            return _Change(members, lambda rows: (None, _all(rows)), _tell(action.event, place=""))
+            return _Change(members, lambda rows: (None, _all(rows)), _plain_events(action.event, place=""))
         case Verb.EDIT:
             edits = _edits(editor(action, plan), unfit, action.place)
             if action.place is None:
-                return _Change(members, edits, _tell(action.event), leaves=False, edited_by=plan)
-            return _Change(members, edits, _tell(action.event, then=_tell_move(action.place)), counted=True)
+                return _Change(members, edits, _plain_events(action.event), leaves=False, edited_by=plan)
+            return _Change(members, edits, _plain_events(action.event, then=_move_events(action.place)), counted=True)
         case Verb.SEND_TO:
-            return _Change(members, _letters(action.target, table, store, unfit), _tell(action.event, place=action.target or "origin"))
+            return _Change(members, _letters(action.target, table, store, unfit), _plain_events(action.event, place=action.target or "origin"))
 
 
-def _tell(event: EventType, then: Tell = lambda _was, _ids: iter(()), **facts: str) -> Tell:
-    def tell(was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
+def _plain_events(event: EventType, then: EventsOf = lambda _was, _ids: iter(()), **facts: str) -> EventsOf:
+    def events_of(was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
         yield event, facts, ids
         yield from then(was, ids)
 
-    return tell
+    return events_of
 
 
-def _tell_move(place: SubQueue) -> Tell:
-    def tell(was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
+def _move_events(place: SubQueue) -> EventsOf:
+    def events_of(was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
         if was is not SubQueue.POSTPONED or place is not SubQueue.MAIN:  # that is no move
             yield _BACK_IN[place], {"place": place.value} | ({"origin": was.value} if was is SubQueue.POISON else {}), ids
 
-    return tell
+    return events_of
 
 
 def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
     edits = action.verb is Verb.EDIT
     become, place = _edits(partial(unedited, plan=plan)), action.place
     if place is None:
-        return _Change(members, become, _tell(EventType.EDITED, undone="true"), leaves=False, edited_by=plan, undoes=True)
+        return _Change(members, become, _plain_events(EventType.EDITED, undone="true"), leaves=False, edited_by=plan, undoes=True)
     after = members.moved_to(place)
 
     def back(rows: pa.Table) -> tuple[pa.Table | None, Mask]:
@@ -584,15 +584,15 @@ def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
         parts = [moved_rows(chosen.filter(pa.array([each is target for each in was])), target) for target in dict.fromkeys(was)]
         return pa.concat_tables(parts) if parts else chosen, untouched
 
-    def tell(_was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
+    def events_of(_was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
         was = members.where_they_were(ids)
         for target in dict.fromkeys(was):
             if target in _BACK_IN:
                 yield _BACK_IN[target], {"place": target.value, "undone": "true"}, ids[[each is target for each in was]]
 
     if not edits:
-        return _Change(after, back, tell, counted=True)
-    return _Change(after, back, _tell(EventType.EDITED, then=tell, undone="true"), counted=True, edited_by=plan, undoes=True)
+        return _Change(after, back, events_of, counted=True)
+    return _Change(after, back, _plain_events(EventType.EDITED, then=events_of, undone="true"), counted=True, edited_by=plan, undoes=True)
 
 
 def _all(rows: pa.Table) -> Mask:
@@ -689,5 +689,5 @@ class _Left:
         """Return what the event of the plan's end says of them."""
         if not self.reasons:
             return {}
-        said = {str(number): why for number, why in self.reasons.items() if why}
-        return {UNFIT: as_ranges(sorted(self.reasons)), UNFIT_WHY: json.dumps(said)}
+        texts = {str(number): why for number, why in self.reasons.items() if why}
+        return {UNFIT: as_ranges(sorted(self.reasons)), UNFIT_WHY: json.dumps(texts)}

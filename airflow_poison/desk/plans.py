@@ -434,7 +434,7 @@ def record(
         raise SettingError("canary", canary, "none, or an action that puts messages into main, where a pass settles them")
     view, now = planned.view, clock.now()
     plan_id = id_of(key) if key else uuid4().hex[:12]
-    said = view.to_dict() | {
+    recorded = view.to_dict() | {
         "action": planned.action.to_dict(),
         "plan": plan_id,
         "at": now.isoformat(),
@@ -445,14 +445,14 @@ def record(
         "export_to": export_to,
         "facts": dict(facts),
     }
-    said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
+    recorded |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
     state = PlanState.PAUSED if paused else PlanState.RUNNING if canary is None else PlanState.CANARY
     noted = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
     noted |= {**facts, "state": state.value}
     with acting(who, reason):
         table.record_plan(
             plan_id,
-            said,
+            recorded,
             _members(planned.members),
             [Event(EventType.PLANNED, now, details=noted)],
             state=state,
@@ -545,29 +545,29 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
 
 
 def _view_of(table: QueueTable, found: StoredPlan) -> PlanView:
-    said: Mapping[str, Any] = found.record
-    canary = said.get("canary")
-    if not isinstance(said.get("facts", {}), dict):
+    recorded: Mapping[str, Any] = found.record
+    canary = recorded.get("canary")
+    if not isinstance(recorded.get("facts", {}), dict):
         raise TypeError("facts is no JSON object")
     return PlanView(
         queue=table.name,
         plan=found.plan,
-        version=said["version"],
-        action=PlanAction.from_dict(said["action"]).without_values(Masking.recorded(table.snapshot().control.desk)),
-        selection=Selection.from_dict(said["selection"]),
-        at=datetime.fromisoformat(said["at"]).astimezone(UTC),
-        messages=said["messages"],
-        groups=tuple(PlannedGroup(**each) for each in said["groups"]),
-        samples=tuple(Sample(**each) for each in said["samples"]),
+        version=recorded["version"],
+        action=PlanAction.from_dict(recorded["action"]).without_values(Masking.recorded(table.snapshot().control.desk)),
+        selection=Selection.from_dict(recorded["selection"]),
+        at=datetime.fromisoformat(recorded["at"]).astimezone(UTC),
+        messages=recorded["messages"],
+        groups=tuple(PlannedGroup(**each) for each in recorded["groups"]),
+        samples=tuple(Sample(**each) for each in recorded["samples"]),
         state=found.state.value,
         done=found.done,
-        skipped=said["messages"] - found.done if found.state is PlanState.DONE else 0,
-        who=said["who"],
-        reason=said["reason"],
-        rate=said["rate"],
-        chunk=said["chunk"],
+        skipped=recorded["messages"] - found.done if found.state is PlanState.DONE else 0,
+        who=recorded["who"],
+        reason=recorded["reason"],
+        rate=recorded["rate"],
+        chunk=recorded["chunk"],
         canary=None if canary is None else Canary(canary["messages"], canary["share"]),
-        export_to=said.get("export_to", ""),
+        export_to=recorded.get("export_to", ""),
     )
 
 

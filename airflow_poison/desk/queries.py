@@ -341,7 +341,7 @@ def query_batches(table: QueueTable, text: str, *, limit: int | None = None, unm
                 except StopIteration:
                     return
                 except (OSError, pa.ArrowException) as error:  # what the engine raises has another type here
-                    raise QueryError(f"{table.name!r}: {sql.said(error)}") from error
+                    raise QueryError(f"{table.name!r}: {sql.error_text(error)}") from error
 
         yield pa.RecordBatchReader.from_batches(found.schema, batches())
 

@@ -236,11 +236,11 @@ def _writes_the_same(table: QueueTable, rule: Rule, plan_id: str, lookup_ids: Se
 
 
 def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, version: int, ways: _Ways) -> RuleResult:  # noqa: PLR0917
-    rule, action, said = has.rule, has.rule.action, has.result
+    rule, action, result = has.rule, has.rule.action, has.result
     if not has.now or ways.stop():
-        return said
+        return result
     if action is None:
-        return replace(said, done=_tell(table, has, clock, who))
+        return replace(result, done=_record_alert(table, has, clock, who))
     planned = plan(table, rule.when, action, clock, version=version, among=has.now)
     reach("desk.rules.before_plan")
     asks = rule.verb is RuleVerb.ASK
@@ -258,18 +258,18 @@ def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, versio
     reach("desk.rules.after_plan")
     if rule.export_to and (first := _writes_the_same(table, rule, plan_id, has.now)):
         cancel(table, plan_id, clock, who=who, reason=f"plan {first} does the same")
-        return replace(said, plan=first, state=find_plan(table, first).state)
+        return replace(result, plan=first, state=find_plan(table, first).state)
     if asks:
-        return replace(said, plan=plan_id, state=PlanState.PAUSED.value)
+        return replace(result, plan=plan_id, state=PlanState.PAUSED.value)
     try:
         view = apply(table, plan_id, clock, store=ways.store, progress=ways.progress, stop=ways.stop)
     except PlanStateError:  # a plan of an earlier call of this run, which was cancelled or undone
-        return replace(said, plan=plan_id)
+        return replace(result, plan=plan_id)
     files = export_files(table.name, plan_id, rule.export_to, view.messages, ways.store) if rule.export_to else ()
-    return replace(said, plan=plan_id, state=view.state, done=view.done, files=tuple(files))
+    return replace(result, plan=plan_id, state=view.state, done=view.done, files=tuple(files))
 
 
-def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
+def _record_alert(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
     """Record the event for an alert about messages, once, also in several processes: a counter of the queue decides. Return of how many."""
     counter, alerted = _counter(has.rule), 0
     for first in range(0, len(has.now), CHUNK):
@@ -318,7 +318,7 @@ def _look(table: QueueTable, rules: Sequence[Rule], now: datetime, failed: list[
                 raise
             rules = _asked(engine, rules, failed)
             _matched(engine, rules)
-        _held(table, engine, rules, failed)
+        _note_taken(table, engine, rules, failed)
         [(messages, unmatched)] = engine.execute("select count(*), count(*) filter (rule is null) from matched").fetchall()
         has = tuple(_of(engine, number, rule, now, snapshot.control.counters.get(_counter(rule), 0)) for number, rule in enumerate(rules))
     return _Look(snapshot.version, messages, unmatched, has)
@@ -373,7 +373,7 @@ def _matched(engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule]) -> None:
     engine.execute(f"create temp table matched as select lookup_id, move_count, enqueued_at, {which} as rule from messages", values)
 
 
-def _held(table: QueueTable, engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule], failed: list[Exception]) -> None:
+def _note_taken(table: QueueTable, engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule], failed: list[Exception]) -> None:
     """Make the table ``held``: messages that a rule does not take (again); those that wait for its plan, and those that it is done with.
 
     A message that has moved since a plan was made is another one: it may be asked about again. A rule with a plan whose messages cannot be read takes

@@ -166,7 +166,7 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
                 "again, select fewer messages, or ask in a shell."
             ) from error
         except duckdb.Error as error:
-            raise QueryError(f"{table.name!r}: {said(error)} The columns are {COLUMNS}.") from error
+            raise QueryError(f"{table.name!r}: {error_text(error)} The columns are {COLUMNS}.") from error
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def _ended_after(engine: duckdb.DuckDBPyConnection, seconds: float | None) -> It
         watch.join()
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return what the engine says, in one line that does not name files."""
     text = re.sub(r"\s+", " ", str(error).split("\n\n")[0]).strip()
     return re.sub(r"[^\s'\"]*/[^\s'\"]*\.parquet", "a file of the queue", text).rstrip(".") + "."
@@ -838,10 +838,10 @@ def add_functions(engine: duckdb.DuckDBPyConnection, masking: Masking) -> None:
         return shown
 
     add: Any = partial(engine.create_function, type="arrow", null_handling="special")  # its types know only the names of its own enumerations
-    said = ["BLOB", "VARCHAR", "VARCHAR"]
+    types = ["BLOB", "VARCHAR", "VARCHAR"]
     add("masked_body", hidden, ["BLOB"], "BLOB")
-    add("masked_text", of_texts(HiddenValues.hide), said, "VARCHAR")
-    add("masked_trace", of_texts(HiddenValues.hide_trace), said, "VARCHAR")
+    add("masked_text", of_texts(HiddenValues.hide), types, "VARCHAR")
+    add("masked_trace", of_texts(HiddenValues.hide_trace), types, "VARCHAR")
 
 
 def literals(texts: Sequence[str]) -> str:

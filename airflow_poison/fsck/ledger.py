@@ -154,13 +154,13 @@ def _problem(step: Step) -> str:
 
 def _of_append(step: Step) -> str:
     numbers, last = step.entry.numbers, step.last_id
-    said = next((number for name, number in numbers.items() if name.startswith("send:")), 0)
+    sent = next((number for name, number in numbers.items() if name.startswith("send:")), 0)
     assigned = numbers.get(SEQUENCE, last) - last
-    if not said == assigned == step.inside or step.outside:
-        return f"says that it sent {said} messages, assigned {assigned} lookup ids and added {step.inside} messages"
+    if not sent == assigned == step.inside or step.outside:
+        return f"says that it sent {sent} messages, assigned {assigned} lookup ids and added {step.inside} messages"
     read, landed, filtered = (next((number for name, number in numbers.items() if name.startswith(f"{count}:")), 0) for count in COUNTS)
-    if read and read != landed + filtered + said:
-        return f"read {read} rows in place, and says landed {landed} + filtered {filtered} + messages {said}"
+    if read and read != landed + filtered + sent:
+        return f"read {read} rows in place, and says landed {landed} + filtered {filtered} + messages {sent}"
     ends = [(file.min_lookup_id, file.max_lookup_id) for file in sorted(step.added, key=lambda file: file.min_lookup_id)]
     for low, high in ends:
         if low != last + 1:
@@ -190,9 +190,9 @@ def _of_pass(step: Step) -> str:
 
 
 def _of_replacement(step: Step) -> str:
-    gone, said = -(step.inside + step.outside), step.entry.details.get("removed")
-    if isinstance(said, int) and gone != said:
-        return f"took {gone} messages out, and says {said}"
+    gone, removed = -(step.inside + step.outside), step.entry.details.get("removed")
+    if isinstance(removed, int) and gone != removed:
+        return f"took {gone} messages out, and says {removed}"
     return f"put {-gone} more messages in than it took" if gone < 0 else ""
 
 

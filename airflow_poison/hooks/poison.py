@@ -154,10 +154,10 @@ class QueueHook(BaseHook):
         """Say whether the store can be read, for the connection form's button."""
         try:
             store = self.store()
-            names, absence = store.names(), store.absence
+            names, missing_reason = store.names(), store.missing_reason
         except Exception as error:  # noqa: BLE001  (whatever it is, the form shows it)
             return False, f"{type(error).__name__}: {error}"
-        return True, f"No queue yet: {absence}." if absence else f"Store {self.settings.store}: {len(names)} queues."
+        return True, f"No queue yet: {missing_reason}." if missing_reason else f"Store {self.settings.store}: {len(names)} queues."
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:

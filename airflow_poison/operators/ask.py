@@ -99,7 +99,7 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         answers = {decision.value: answer for decision, answer in asked.options.items()}
         self.subject, self.body, self.options = asked.subject, asked.body, list(answers.values())
         self.defaults = None if self.on_timeout is OnTimeout.FAIL else [answers.get(self.on_timeout.value, answers["leave"])]
-        self.notifiers = [lambda given: self._tell(given, hook, queue.reading.uri, halt, asked)]  # type: ignore[list-item]  # it is only called
+        self.notifiers = [lambda given: self._notify(given, hook, queue.reading.uri, halt, asked)]  # type: ignore[list-item]  # it is only called
         self.log.info("%s", asked.subject)
         try:
             super().execute(context)
@@ -145,12 +145,12 @@ class QueueAskOperator(QueueOperator, HITLOperator):
             most_of_body=self.most_of_body,
         )
 
-    def _tell(self, context: Any, hook: QueueHook, uri: str, halt: HaltedEndpoint, asked: Question) -> None:
-        from airflow_poison.operators.question import tell_about
+    def _notify(self, context: Any, hook: QueueHook, uri: str, halt: HaltedEndpoint, asked: Question) -> None:
+        from airflow_poison.operators.question import notify_about
 
         if self.on_asked:
             key, todo = task_key(context, hook, uri, WANTED, *halt.identity), f"Answer in the Airflow UI: {self._place(context)}"
-            tell_about(halt, WANTED, asked.subject, todo, key=key, targets=self.on_asked, context=context, log=self.log)
+            notify_about(halt, WANTED, asked.subject, todo, key=key, targets=self.on_asked, context=context, log=self.log)
 
     def _place(self, context: Any) -> str:
         try:

@@ -305,7 +305,7 @@ class QueueRedriveOperator(QueueOperator):
         self.poll_interval = poll_interval
         self._ended = False
         self._pause: Any = None
-        self._said_at = 0.0
+        self._reported_at = 0.0
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do it, or what is left of it.
@@ -364,10 +364,10 @@ class QueueRedriveOperator(QueueOperator):
             return self._ended
 
         if not self.deferrable:
-            return follow(table, plan, clock, store=store, progress=self._tell, stop=stop, wait=self._wait, through_pauses=True)
+            return follow(table, plan, clock, store=store, progress=self._report, stop=stop, wait=self._wait, through_pauses=True)
         version, at = table.snapshot().version, None
         try:
-            view = apply(table, plan, clock, store=store, progress=self._tell, stop=stop, wait=self._wait_or_defer)
+            view = apply(table, plan, clock, store=store, progress=self._report, stop=stop, wait=self._wait_or_defer)
         except _LongWaitError as wait:
             view, version, at = queue.find_plan(plan), -1, (datetime.now(UTC) + timedelta(seconds=wait.seconds)).isoformat()
         if view.state in waiting and not stop():
@@ -387,9 +387,9 @@ class QueueRedriveOperator(QueueOperator):
             raise _LongWaitError(seconds)
         self._wait(seconds)
 
-    def _tell(self, view: PlanView) -> None:
-        if time.monotonic() - self._said_at > EVERY:
-            self._said_at = time.monotonic()
+    def _report(self, view: PlanView) -> None:
+        if time.monotonic() - self._reported_at > EVERY:
+            self._reported_at = time.monotonic()
             self.log.info("Plan %s: %s of %s messages.", view.plan, f"{view.done:,}", f"{view.messages:,}")
 
     def _result(self, table: QueueTable, view: PlanView) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links import EventsLink, MessagesLink, QueueLink
-from airflow_poison.notifications import Targets, listed, tell_ended
+from airflow_poison.notifications import Targets, listed, notify_ended
 from airflow_poison.operators.base import QueueOperator, number, task_key
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
@@ -289,7 +289,7 @@ class QueueEndConversationOperator(ConversationOperator):
             cleanup=self.cleanup,
             enable=self.enable,
             wait=span("wait", self.wait) or timedelta(0),
-            on_conversation_ended=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+            on_conversation_ended=lambda ended: notify_ended(self.on_conversation_ended, ended, context, self.log),
             reason=self.reason,
         )
         if result.repeated:

@@ -18,7 +18,7 @@ from airflow_poison import stats
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
-from airflow_poison.notifications import AlertTargets, Targets, listed, tell_ended
+from airflow_poison.notifications import AlertTargets, Targets, listed, notify_ended
 from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id, subscriber, task_key
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.passes.halts import WHEN_ENABLED, HaltedEndpoint
@@ -154,7 +154,7 @@ class QueueRecoverOperator(QueueOperator):
         queue = hook.queue(self.queue_name)
         decided, halt = str(self.decision["decision"]), HaltedEndpoint.from_dict(self.decision["halt"])
         if self.decision["timed_out"]:
-            self._tell(context, hook, queue, halt)
+            self._notify(context, hook, queue, halt)
         if decided == Decision.LEAVE:
             raise AirflowSkipException(f"Queue {halt.name!r} is left {halt.state.value}{_because(self.decision)}.")
 
@@ -170,7 +170,7 @@ class QueueRecoverOperator(QueueOperator):
                     run=task_key(context, hook, queue.table.uri),
                     to_queue=self.to_queue,
                     end=ended_with_error(self.error, self.description),
-                    on_ended=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+                    on_ended=lambda ended: notify_ended(self.on_conversation_ended, ended, context, self.log),
                 )
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error
@@ -178,14 +178,14 @@ class QueueRecoverOperator(QueueOperator):
         self.log.info("Queue %r is enabled%s. %s. %s", halt.name, _because(self.decision), went, WHEN_ENABLED)
         return result.to_dict()
 
-    def _tell(self, context: Context, hook: QueueHook, queue: Queue, halt: HaltedEndpoint) -> None:
-        from airflow_poison.operators.question import tell_about
+    def _notify(self, context: Context, hook: QueueHook, queue: Queue, halt: HaltedEndpoint) -> None:
+        from airflow_poison.operators.question import notify_about
 
         reason = f"No decision in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
         self.log.warning("%s", reason)
         todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
         key = task_key(context, hook, queue.table.uri, UNDECIDED, *halt.identity)
-        tell_about(halt, UNDECIDED, reason, todo, key=key, targets=self.on_undecided, context=context, log=self.log)
+        notify_about(halt, UNDECIDED, reason, todo, key=key, targets=self.on_undecided, context=context, log=self.log)
 
 
 def _because(decision: Mapping[str, Any]) -> str:

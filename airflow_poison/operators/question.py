@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.notifications import Log, Target, tell_all
+from airflow_poison.notifications import Log, Target, notify_all
 from airflow_poison.passes.alerts import Alert, AlertKind
 from airflow_poison.passes.decide import Decision, choices
 from airflow_poison.passes.relay import dead_letter_queue
@@ -210,7 +210,7 @@ def meaning(options: Mapping[str, str], chosen: Sequence[str]) -> Decision | Non
     return next((Decision(what) for what, answer in options.items() if [answer] == list(chosen)), None)
 
 
-def tell_about(
+def notify_about(
     halt: HaltedEndpoint, event: str, reason: str, what_to_do: str, *, key: str, targets: Sequence[Target], context: Mapping[str, Any], log: Log
 ) -> None:
     """Give receivers an alert about a halted queue.
@@ -228,4 +228,4 @@ def tell_about(
         what_to_do=what_to_do,
         details={"endpoint": halt.name, "state": halt.state.value, "reason": halt.reason},
     )
-    tell_all(targets, alert, context, log)
+    notify_all(targets, alert, context, log)

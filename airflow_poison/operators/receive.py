@@ -259,7 +259,7 @@ class QueueReceiveOperator(ReceivingOperator):
         except QueueHaltedError as error:
             raise AirflowFailException(str(error)) from error
         finally:
-            one.tell()
+            one.send_alerts()
         if one.unhandled:
             raise AirflowFailException(one.unhandled)
         return numbers
@@ -360,9 +360,9 @@ PARALLELISM = 32
 class QueuePass:
     """One queue of a task.
 
-    :ivar tell: sends alerts and calls the error handler for all events since the queue was opened. Raises AlertError.
+    :ivar send_alerts: sends alerts and calls the error handler for all events since the queue was opened. Raises AlertError.
     :ivar system: the name of the messaging system whose rules the pass goes by; empty before they are known.
-    :ivar unhandled: after ``tell``: messages that the error handler did not deal with (spec WCF-26); empty: none.
+    :ivar unhandled: after ``send_alerts``: messages that the error handler did not deal with (spec WCF-26); empty: none.
     """
 
     task: QueueReceiveOperator
@@ -371,7 +371,7 @@ class QueuePass:
     receive: Receive
     context: Context
     table: QueueTable | None = None
-    tell: Callable[[], None] = lambda: None
+    send_alerts: Callable[[], None] = lambda: None
     system: str = ""
     unhandled: str = ""
 
@@ -390,7 +390,7 @@ class QueuePass:
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
         )
         self.table = table = made.table
-        self.tell = self._afterwards(table)
+        self.send_alerts = self._afterwards(table)
         self.system = made.policy.system
         return made, task_key(self.context, self.hook, table.uri)
 
@@ -405,7 +405,7 @@ class QueuePass:
         if task.alerts:
             alert_subscription(table, name, clock).begin()
 
-        def tell() -> None:
+        def send_alerts() -> None:
             left = [] if error_handler is None else hand_over(table, name, error_handler, clock)
             if task.alerts:
                 task.alerts.send(table, name, self.context, clock, task.log)
@@ -417,7 +417,7 @@ class QueuePass:
                 )
                 task.log.error(self.unhandled)
 
-        return tell
+        return send_alerts
 
 
 def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Mapping[str, Receive], context: Context) -> dict[str, object]:
@@ -437,7 +437,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Mappin
             assert table is not None, "it was received from"
             task.report(end, table, hook.conn_id)
         try:
-            ones[queue].tell()
+            ones[queue].send_alerts()
         except Exception as error:
             task.log.exception("The alerts of queue %r could not be given.", queue)
             untold[queue] = error

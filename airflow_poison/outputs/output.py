@@ -278,7 +278,7 @@ class Column(NamedTuple):
     names: bool
 
 
-class Fitting:
+class RowSchema:
     """What fits into one output, as far as this process knows.
 
     :param learn: given a column's name and type when a row has one that is not known, or whose type was not; returns the columns from now on. None:
@@ -530,7 +530,7 @@ def _is_alike(given: pa.DataType, kind: pa.DataType) -> bool:
 # What a handler returned -----------------------------------------------------------------------------------------------
 
 
-def rows_of(returned: object, fittings: Mapping[str, Fitting], *, alone: bool) -> list[tuple[str, list[tuple[Any, ...]]]]:
+def rows_of(returned: object, row_schemas: Mapping[str, RowSchema], *, alone: bool) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """Check what a handler returned; return the name of each output that has rows, and those. Raises OutputRowError.
 
     Rows are one mapping, Row, dataclass or named tuple, or any iterable of such; where there are several outputs, a mapping of their names to rows.
@@ -542,15 +542,15 @@ def rows_of(returned: object, fittings: Mapping[str, Fitting], *, alone: bool) -
     elif isinstance(returned, Mapping):
         by_name = returned
     else:
-        raise OutputRowError(f"The handler returned {_shown(returned)}; expected a mapping of outputs to rows: {', '.join(map(repr, fittings))}.")
+        raise OutputRowError(f"The handler returned {_shown(returned)}; expected a mapping of outputs to rows: {', '.join(map(repr, row_schemas))}.")
     kept = []
-    for name, fitting in fittings.items():
+    for name, fitting in row_schemas.items():
         rows = by_name.get(name)
         if rows is not None and (fitted := fitting.rows(_each_row(rows))):
             kept.append((name, fitted))
-    other = next((name for name in by_name if name not in fittings), None)
+    other = next((name for name in by_name if name not in row_schemas), None)
     if other is not None:
-        raise OutputRowError(f"The handler returned rows for {other!r}, which is no output; there are {', '.join(map(repr, fittings))}.")
+        raise OutputRowError(f"The handler returned rows for {other!r}, which is no output; there are {', '.join(map(repr, row_schemas))}.")
     return kept
 
 
@@ -564,7 +564,7 @@ def one_row(row: tuple[Any, ...]) -> bytes:
     return pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
 
 
-def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> bytes | None:
+def rows_together(returned: object, lookup_ids: Sequence[int], row_schemas: Mapping[str, RowSchema], *, alone: bool) -> bytes | None:
     """Return the rows of a table for one output as they travel, all together; each says its message. ``table_kept`` has them back.
 
     None: it is another thing, a row is of no message in the frame, or the types are not the output's, so that each row has to be looked at.
@@ -574,7 +574,7 @@ def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping
     if has_objects(returned):
         return None  # each value has its own type
     try:
-        table, ((name, fitting),) = table_of(returned), fittings.items()
+        table, ((name, fitting),) = table_of(returned), row_schemas.items()
     except MISFITS:  # a type of pandas that Arrow does not have, or a name that is there twice
         return None
     if name_with_nul(table.schema) is not None:
@@ -635,7 +635,7 @@ def rows_of_stream(content: bytes) -> tuple[pa.RecordBatch, NDArray[np.int64] | 
     return batch.replace_schema_metadata(), None if owners is None else np.frombuffer(owners, "<i8"), metadata
 
 
-def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> tuple[dict[int, Any], Any]:
+def divided(returned: object, lookup_ids: Sequence[int], row_schemas: Mapping[str, RowSchema], *, alone: bool) -> tuple[dict[int, Any], Any]:
     """Divide what a handler of batches returned: the rows that name their message in ``lookup_id``, by its place in the frame, and the others.
 
     The column stays only where an output has it. Raises OutputRowError for a row of a message that is not in the frame.
@@ -647,7 +647,7 @@ def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, 
     others: dict[Any, list[object]] = {}
     by_name: Mapping[Any, Any] = {ONLY: returned} if alone else cast("Mapping[Any, Any]", returned)
     for name, rows in by_name.items():
-        kept = name in fittings and fittings[name].has(LOOKUP_ID)
+        kept = name in row_schemas and row_schemas[name].has(LOOKUP_ID)
         for row in () if rows is None else _each_row(rows):
             cells = cells_of(row)
             number = None if cells is None else cells.get(LOOKUP_ID)

@@ -153,8 +153,8 @@ def _opened(uri: str, options: dict[str, str] | None) -> DeltaTable | None:
 def _properties(application: str, number: int, key: str, left_out: str) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
-    said = {_KEY: key, _LEFT_OUT: left_out} if left_out else {_KEY: key}
-    return CommitProperties(custom_metadata=said, app_transactions=[Transaction(application, number)], max_commit_retries=0)
+    metadata = {_KEY: key, _LEFT_OUT: left_out} if left_out else {_KEY: key}
+    return CommitProperties(custom_metadata=metadata, app_transactions=[Transaction(application, number)], max_commit_retries=0)
 
 
 class _Rows:

@@ -123,7 +123,7 @@ def send_alerts(
                 except AlertError as error:
                     errors.append(error)
                     current.remove(name)
-                    readers[name].cursor.write((None, None), done=found.since, telling=found.until)
+                    readers[name].cursor.write((None, None), done=found.since, sending=found.until)
         ended, until = not found.repeated, found.until
     for name in behind:
         try:
@@ -146,7 +146,7 @@ def _hand_on(main: Subscription, readers: Collection[Subscription], control: Con
     def change(control: Control) -> Control:
         changed = dict[str, int | None]()
         for reader in readers if (debts := [cursor.read(control) for cursor in gone(control)]) else ():
-            owed = [(done, telling) for done, telling in (*debts, reader.cursor.read(control)) if done is not None]
+            owed = [(done, sending) for done, sending in (*debts, reader.cursor.read(control)) if done is not None]
             first = min(owed, key=lambda each: each[0])
             changed |= zip(reader.cursor.names, first, strict=True)
         for cursor in gone(control):
@@ -156,23 +156,23 @@ def _hand_on(main: Subscription, readers: Collection[Subscription], control: Con
     return main.table.alter(change) if readers and gone(control) else control
 
 
-def _catch_up(reader: Subscription, tell: Callable[[Alert], None], until: int) -> dict[str, Alert]:
+def _catch_up(reader: Subscription, notify: Callable[[Alert], None], until: int) -> dict[str, Alert]:
     """Send a target what it owes, up to a version, and let it go on with the others; return the alerts by their keys."""
     ended, sent = False, dict[str, Alert]()
     while not ended:
         with reader.range(until) as found:
-            sent |= _send_all(reader.table, _alerts(reader.table, found.key, found.events), tell)
+            sent |= _send_all(reader.table, _alerts(reader.table, found.key, found.events), notify)
         ended = not found.repeated
-    reader.cursor.write(reader.cursor.read(reader.table.snapshot().control), done=None, telling=None)
+    reader.cursor.write(reader.cursor.read(reader.table.snapshot().control), done=None, sending=None)
     return sent
 
 
-def _send_all(table: QueueTable, alerts: Sequence[Alert], tell: Callable[[Alert], None]) -> dict[str, Alert]:
+def _send_all(table: QueueTable, alerts: Sequence[Alert], notify: Callable[[Alert], None]) -> dict[str, Alert]:
     """Send every alert, also after one has failed; return them by their keys. Raises AlertError when one failed."""
     failed = list[str]()
     for alert in alerts:
         try:
-            tell(alert)
+            notify(alert)
         except Exception as error:  # noqa: BLE001  (any notifier's error; the others must still hear of it)
             failed.append(f"{alert.event} ({type(error).__name__}: {error})")
         reach("pass.alert.after_one")
@@ -408,7 +408,7 @@ def _first(table: QueueTable, file: DataFile, other_than: int | None) -> Oldest 
     return Oldest(number, first, SubQueue(file.sub_queue))
 
 
-def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta, tell: Callable[[Alert], None], clock: Clock) -> list[Alert]:
+def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta, notify: Callable[[Alert], None], clock: Clock) -> list[Alert]:
     """Send an alert when a message of ``main`` or ``retry`` was sent longer ago than that; return the alerts.
 
     The cursor counts messages: its ``done`` is the lookup id of the message in the last alert; below 0: since then everything too old has gone.
@@ -418,37 +418,37 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
     Raises AlertError when a target failed: the alert is sent again next time, with the same key.
     """
     state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()
-    seen = done, telling = state.read(snapshot.control)
+    seen = done, sending = state.read(snapshot.control)
     if done is not None and done > 0:
         if not _old_files(snapshot, now - older_than):
-            state.write(seen, done=-done, telling=None)
+            state.write(seen, done=-done, sending=None)
         return []
     first = oldest(table, snapshot, now - older_than, other_than=None if done is None else -done)
     if first is None:
-        if telling is not None:  # it has gone before anybody heard of it
-            state.write(seen, done=done, telling=None)
+        if sending is not None:  # it has gone before anybody heard of it
+            state.write(seen, done=done, sending=None)
         return []
-    about = first.lookup_id if telling is None else telling
-    if telling is None and not state.write(seen, done=done, telling=about):
+    about = first.lookup_id if sending is None else sending
+    if sending is None and not state.write(seen, done=done, sending=about):
         return []  # another run sends it
     alert = _backlog_alert(table, snapshot, first, about, now)
     reach("pass.backlog.before_telling")
     try:
-        tell(alert)
+        notify(alert)
     except Exception as error:
         raise AlertError(
             f"The alert that queue {table.name!r} has a backlog failed ({type(error).__name__}: {error}). "
             "Mend the notifier and run the task again: the alert is repeated with the same key."
         ) from error
     reach("pass.backlog.after_telling")
-    state.write((done, about), done=about, telling=None)
+    state.write((done, about), done=about, sending=None)
     return [alert]
 
 
 def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: int, now: datetime) -> Alert:
     """Return the alert; its key is the one of the message in the backlog's first alert."""
     waiting = {place: snapshot.depth(place, now).messages for place in PLACES}
-    said = ", ".join(f"{number:,} in {place.value}" for place, number in waiting.items())
+    depths = ", ".join(f"{number:,} in {place.value}" for place, number in waiting.items())
     longest = f"message {first.lookup_id} in {first.sub_queue.value} was sent at {show_instant(first.enqueued_at)}"
     return Alert(
         key=_key(table, TOO_OLD, about),
@@ -457,7 +457,7 @@ def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: 
         event=TOO_OLD,
         lookup_ids=(first.lookup_id,),
         count=sum(waiting.values()),
-        reason=f"Queue {table.name!r} has a backlog: {longest}; {said} wait.",
+        reason=f"Queue {table.name!r} has a backlog: {longest}; {depths} wait.",
         what_to_do="See whether its receive tasks run and succeed, whether the queue is halted or blocked, and whether they keep up.",
         details={"oldest_enqueued_at": first.enqueued_at.isoformat(), "sub_queue": first.sub_queue.value},
     )

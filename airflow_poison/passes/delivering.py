@@ -81,7 +81,7 @@ class Delivering:
     """
 
     engine: Engine
-    held: ClaimKeeper
+    keeper: ClaimKeeper
     handler: HandlerRef | Transformation
     opening: Opening
     converses: bool
@@ -92,50 +92,50 @@ class Delivering:
 
     def run(self) -> Ended:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
-        receiving, claim = self.held.receiving, self.held.claim
+        receiving, claim = self.keeper.receiving, self.keeper.claim
         stage = Path(receiving.table.stage(claim))
         folders = [Path(path) for path in receiving.table.journals(claim)]
         story = read_history(folders, node=receiving.table.node)
         job = self._job(story, stage)
         self._begin_with_columns(job.outputs, job.journal_folder)
-        engine, telling = self.engine, PassProgress(job.journal_folder, receiving.endpoint, claim.messages, receiving.progress)
-        with self._begun(job), telling:
+        engine, reporting = self.engine, PassProgress(job.journal_folder, receiving.endpoint, claim.messages, receiving.progress)
+        with self._begun(job), reporting:
             receiving.check_stopped()
-            keep_alive = self.held.keep_alive if job.transform is not None else telling.beating(self.held.keep_alive)
-            carry = story.carry
+            keep_alive = self.keeper.keep_alive if job.transform is not None else reporting.beating(self.keeper.keep_alive)
+            recovered = story.recovered
             if verdicts := [*filter(None, map(OutageVerdict.read, folders))]:
-                return self._closed(job, carry, verdicts, keep_alive)
+                return self._closed(job, recovered, verdicts, keep_alive)
             if story.alone and not job.sections and job.order is Order.NONE and job.transform is None:
                 receiving.progress(f"delivering alone what was with its handler when everything died: {counted(len(story.alone), 'message')}")
-                alone = replace(job, only=story.alone, singly=True, forced=True, detection=None, carry=_saved(carry, stage))
+                alone = replace(job, only=story.alone, singly=True, forced=True, detection=None, recovered=_saved(recovered, stage))
                 engine.run(receiving.table, claim, alone, keep_alive=keep_alive)
-                carry = carry.merged(read_journals([Path(job.journal_folder)]))
+                recovered = recovered.merged(read_journals([Path(job.journal_folder)]))
                 reach("pass.receive.after_alone")
                 receiving.check_stopped()
-            engine.run(receiving.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
+            engine.run(receiving.table, claim, replace(job, recovered=_saved(recovered, stage)), keep_alive=keep_alive)
             verdict = OutageVerdict.read(Path(job.journal_folder))
             if verdict is not None:
                 reach("pass.outage.after_verdict")
-                return self._closed(job, carry.merged(read_journals([Path(job.journal_folder)])), [verdict], keep_alive)
-        return Ended(carry)
+                return self._closed(job, recovered.merged(read_journals([Path(job.journal_folder)])), [verdict], keep_alive)
+        return Ended(recovered)
 
     def _closed(self, job: StageJob, known: RecoveredAttempts, verdicts: Sequence[OutageVerdict], keep_alive: Callable[[], None]) -> Ended:
         """Settle without a delivery what an outage has ended: as the journals say, but for what failed as the outage does."""
-        receiving, claim = self.held.receiving, self.held.claim
-        carry, given_back = known.without({verdict.fingerprint for verdict in verdicts})
+        receiving, claim = self.keeper.receiving, self.keeper.claim
+        recovered, given_back = known.without({verdict.fingerprint for verdict in verdicts})
         receiving.progress(
             f"an outage ({verdicts[-1].error}): {counted(given_back, 'message')} that failed so are given back uncounted, nothing more is delivered"
         )
         receiving.table.unstage(claim)
         reach("pass.outage.after_unstaging")
-        closed = replace(job, closed=True, detection=None, forced=False, carry=_saved(carry, Path(receiving.table.stage(claim))))
+        closed = replace(job, closed=True, detection=None, forced=False, recovered=_saved(recovered, Path(receiving.table.stage(claim))))
         self.engine.run(receiving.table, claim, closed, keep_alive=keep_alive)
         reach("pass.outage.after_settling")
-        return Ended(carry, verdicts[-1], given_back)
+        return Ended(recovered, verdicts[-1], given_back)
 
     def _job(self, story: ClaimHistory, stage: Path) -> StageJob:
         """Return what the engine is to deliver; singly where the culprit must not be in doubt."""
-        receiving, dialogs = self.held.receiving, self._dialogs(stage)
+        receiving, dialogs = self.keeper.receiving, self._dialogs(stage)
         order = _order(receiving.policy)
         if (dialogs is not None or self.parks) and order is Order.NONE:
             order = Order.GROUPS  # the messages of a conversation, or of a group that is parked, are in one task
@@ -161,14 +161,14 @@ class Delivering:
             forced=forced,
             dialogs=dialogs,
             outputs=tuple(self.outputs),
-            key=self.held.claim.key,
+            key=self.keeper.claim.key,
             batching=receiving.batching,
             detection=None if receiving.outage is None else Detection(receiving.outage, str(stage / "journal"), self.expects),
             masking=self.masking,
             parks=self.parks,
             transform=transform,
             deaths=story.deaths if transform is not None else {},
-            share=receiving.table.sharing(self.held.claim),
+            share=receiving.table.sharing(self.keeper.claim),
             sections=_sections(story) if receiving.table.node else {},
         )
 
@@ -178,7 +178,7 @@ class Delivering:
         Raises OutputError when an earlier try returned rows for an output that is not declared any more.
         """
         names = {output.name for output in outputs}
-        for path in self.held.receiving.table.journals(self.held.claim):
+        for path in self.keeper.receiving.table.journals(self.keeper.claim):
             earlier = LearnedColumns(Path(path))
             if (other := next((name for name in earlier.names() if name not in names), None)) is not None:
                 raise OutputError(
@@ -198,18 +198,18 @@ class Delivering:
             return None
         path = stage / "dialogs.json"
         with named(str(stage)):
-            dialog_state(self.held.receiving.table, self.held.claim).save(path)
+            dialog_state(self.keeper.receiving.table, self.keeper.claim).save(path)
         return str(path)
 
     @contextmanager
     def _begun(self, job: StageJob) -> Iterator[None]:
         """Write down that a delivery begins, before it does; take that back where this process lives to see that no journal was lost."""
-        folder, local, receiving = Path(job.journal_folder), self.engine.local, self.held.receiving
+        folder, local, receiving = Path(job.journal_folder), self.engine.local, self.keeper.receiving
         machine = platform.machine() if local else ""
         sections = job.policy.stateless and job.dialogs is None and job.transform is None
         unforced = Forced.NOTHING if job.share is None else Forced.SHARED
         forced = (Forced.SECTIONS if sections else Forced.MARKS) if job.forced else unforced
-        receiving.table.begin(self.held.claim, TryNote(machine, forced, receiving.table.node).to_json())
+        receiving.table.begin(self.keeper.claim, TryNote(machine, forced, receiving.table.node).to_json())
         try:
             yield
         except BaseException:
@@ -219,7 +219,7 @@ class Delivering:
             ):  # what others are given must not change any more
                 with suppress(PoisonError, OSError):  # it stays then, and others ask themselves what became of this try
                     platform.force_files(folder, [*folder.glob("*.log"), *folder.glob("*.rows"), *journals])  # words last: they need the others
-                    receiving.table.leave(self.held.claim)
+                    receiving.table.leave(self.keeper.claim)
             raise
 
 
@@ -238,12 +238,12 @@ def _sections(story: ClaimHistory) -> dict[int, int]:
     return {number: -(-together[story.deaths[number]] // MOST_ALONE) if number in story.deaths else 1 for number in story.alone}
 
 
-def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:
-    if not len(carry.lookup_ids):
+def _saved(recovered: RecoveredAttempts, stage: Path) -> str | None:
+    if not len(recovered.lookup_ids):
         return None
     path = stage / "carry"
     with named(str(stage)):
-        carry.save(path)
+        recovered.save(path)
     reach("pass.receive.after_carry")
     return str(path)
 
@@ -275,19 +275,19 @@ class PassProgress:
         self._output = ForwardedLog(journal_folder, queue)
         self._journals = JournalProgress(Path(journal_folder))
         self._queue, self._messages, self._progress, self._seconds = queue, messages, progress, seconds
-        self._began = self._said_at = seconds()
-        self._said = 0
+        self._began = self._reported_at = seconds()
+        self._reported = 0
 
     def beat(self) -> None:
         """Hand on what handlers have printed; say how far the pass is when it is time to."""
         self._output.drain()
         now = self._seconds()
-        if now - self._said_at < EVERY:
+        if now - self._reported_at < EVERY:
             return
         found = self._journals.look()
         percent = 100 * found.done // max(1, self._messages)
-        if percent > self._said or now - self._said_at >= AT_LEAST_EVERY:
-            self._said, self._said_at = percent, now
+        if percent > self._reported or now - self._reported_at >= AT_LEAST_EVERY:
+            self._reported, self._reported_at = percent, now
             self._progress(_line(self._queue, self._messages, found, percent, now - self._began))
 
     def beating(self, keep_alive: Callable[[], None]) -> Callable[[], None]:
@@ -329,9 +329,9 @@ INTERRUPTS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit)
 
 
 @contextmanager
-def released_on_error(held: ClaimKeeper) -> Iterator[None]:
+def released_on_error(keeper: ClaimKeeper) -> Iterator[None]:
     """Give the claim up when an error or an interrupt ends the block. Raises ClaimLostError where a missing file means that."""
-    receiving = held.receiving
+    receiving = keeper.receiving
     ends: tuple[type[BaseException], ...] = (Exception, *receiving.interrupts)
     try:
         yield
@@ -339,12 +339,12 @@ def released_on_error(held: ClaimKeeper) -> Iterator[None]:
         raise
     except ends as error:
         if isinstance(error, FileNotFoundError):
-            receiving.table.stage(held.claim)  # raises ClaimLostError when a later holder has taken the claim over
-        expire_now(receiving.table, held.claim, receiving.clock, receiving.progress)
+            receiving.table.stage(keeper.claim)  # raises ClaimLostError when a later holder has taken the claim over
+        expire_now(receiving.table, keeper.claim, receiving.clock, receiving.progress)
         raise
 
 
-def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
+def expire_now(table: QueueTable, claim: Claim, clock: Clock, report: Callable[[str], None]) -> None:
     """Let a claim expire now, when no process works on it any more; else it expires by itself.
 
     It is not known here whether tasks on other nodes have ended. They are fenced now, and not only by the next holder, and have the time that they
@@ -358,13 +358,13 @@ def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[st
             table.close(claim)
             reach("pass.release.after_close")
             table.renew(leaving, lease=ENDED_WITHIN, now=clock.now())
-            tell(
+            report(
                 f"{given_up}: what its tasks still do on other nodes ends within {ENDED_WITHIN.seconds} s, and any pass goes on then, with all "
                 "attempts counted"
             )
         elif _wait_until_quiet(Path(table.stage(claim), "journal")):
             table.renew(leaving, lease=timedelta(0), now=clock.now())
-            tell(f"{given_up}: the next pass goes on at once, with all attempts counted")
+            report(f"{given_up}: the next pass goes on at once, with all attempts counted")
 
 
 def _wait_until_quiet(folder: Path) -> bool:

@@ -151,7 +151,7 @@ def what_halted(halt: HaltRecord, endpoint: str) -> str:
             happened = f"Queue {endpoint!r} was halted ({how}) with queue {leader!r}: a transaction received from both."
     else:
         happened = f"Message {lookup_id} of queue {endpoint!r} halted it ({how}): {(halt['error'] or _EXHAUSTED).rstrip('.')}."
-    return " ".join([happened, *(f"{said.rstrip('.')}." for said in _said(halt["details"]))])
+    return " ".join([happened, *(f"{said.rstrip('.')}." for said in _facts_texts(halt["details"]))])
 
 
 def what_to_do_when_halted(halt: HaltRecord, queue: str, system: str = "") -> str:
@@ -184,18 +184,18 @@ def what_to_do_when_halted(halt: HaltRecord, queue: str, system: str = "") -> st
 
 def ending_of(queue: str, handle: str) -> str:
     """Return the call, and the command, that end the conversation of a poison message as people do (spec SB-26)."""
-    said = f"{REMOVAL.error}, description={REMOVAL.description!r}"
+    error = f"{REMOVAL.error}, description={REMOVAL.description!r}"
     return (
-        f"QueueHook().queue({queue!r}).end_conversation({handle!r}, error={said}, key='poison'), or "
+        f"QueueHook().queue({queue!r}).end_conversation({handle!r}, error={error}, key='poison'), or "
         f"airflow poison end-conversation {queue} {handle} --error {REMOVAL.error} --description '{REMOVAL.description}'"
     )
 
 
-def _said(facts: Mapping[str, str]) -> list[str]:
+def _facts_texts(facts: Mapping[str, str]) -> list[str]:
     """Return what the facts say beyond the error, in sentences without their full stops."""
-    said = []
+    texts = []
     if rollbacks := facts.get("rollbacks"):
-        said.append(f"{rollbacks} receives in a row were rolled back")
+        texts.append(f"{rollbacks} receives in a row were rolled back")
     if text := facts.get("text"):
-        said.append(f"{facts['code']}: {text}" if "code" in facts else text)
-    return [*said, *(facts[name] for name in ("reason", "warning") if facts.get(name))]
+        texts.append(f"{facts['code']}: {text}" if "code" in facts else text)
+    return [*texts, *(facts[name] for name in ("reason", "warning") if facts.get(name))]

@@ -97,17 +97,17 @@ class Cursor:
 
     def read(self, control: Control) -> tuple[int | None, int | None]:
         """Return ``done`` and ``telling``; None where nothing is noted."""
-        done, telling = (control.counters.get(name) for name in self.names)
-        return done, telling
+        done, sending = (control.counters.get(name) for name in self.names)
+        return done, sending
 
-    def write(self, seen: tuple[int | None, int | None], *, done: int | None, telling: int | None) -> bool:
+    def write(self, seen: tuple[int | None, int | None], *, done: int | None, sending: int | None) -> bool:
         """Note both, in one commit. False, and nothing is noted, when another run has noted something since ``seen`` was read."""
 
         def change(control: Control) -> Control:
-            return control.with_counters(dict(zip(self.names, (done, telling), strict=True))) if self.read(control) == seen else control
+            return control.with_counters(dict(zip(self.names, (done, sending), strict=True))) if self.read(control) == seen else control
 
         after = self.table.alter(change)
-        return self.read(after) == (done, telling)
+        return self.read(after) == (done, sending)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -152,7 +152,7 @@ class Subscription:
         snapshot = self.table.snapshot()
         seen = self.cursor.read(snapshot.control)
         if seen[0] is None:
-            self.cursor.write(seen, done=snapshot.version, telling=None)
+            self.cursor.write(seen, done=snapshot.version, sending=None)
 
     @contextmanager
     def range(self, limit: int | None = None) -> Iterator[EventRange]:
@@ -170,14 +170,14 @@ class Subscription:
             first = list(islice(events, 1))
             if not first or pending is not None:
                 break
-            if self.cursor.write(seen, done=since, telling=until):
+            if self.cursor.write(seen, done=since, sending=until):
                 seen = since, until
                 break  # else another run has begun to send, or has sent, meanwhile: this one looks again
         reach("pass.alert.before_telling")
         yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), snapshot.control, repeated=pending is not None)
         reach("pass.alert.after_telling")
         if first or pending is not None or until - since >= QUIET_VERSIONS:
-            self.cursor.write(seen, done=until, telling=None)
+            self.cursor.write(seen, done=until, sending=None)
 
     @property
     def cursor(self) -> Cursor:

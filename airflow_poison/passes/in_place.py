@@ -217,10 +217,12 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
     mark.remove()
     reach("pass.in_place.after_commit")
     did = _ledger(sent)
-    said = f"{did['messages']:,} became messages"
+    messages_text = f"{did['messages']:,} became messages"
     if why:
-        said = f"{why}: all of them, {said}, to see which of them fail"
-    receiving.progress(f"queue {table.name}: {counted(did['read'], 'row')} read = {did['landed']:,} land + {did['filtered']:,} filtered + {said}")
+        messages_text = f"{why}: all of them, {messages_text}, to see which of them fail"
+    receiving.progress(
+        f"queue {table.name}: {counted(did['read'], 'row')} read = {did['landed']:,} land + {did['filtered']:,} filtered + {messages_text}"
+    )
     return sent, _named(sent, work.named)
 
 
@@ -352,8 +354,8 @@ def _recorded(receiving: ReceivePass, columns: str) -> pa.Schema | None:
         older = str(desk.get(COLUMNS, columns))
         both = united(columns, older)
         changed, known = retyped(both, older) if last else "", _earlier(desk)
-        said = {name for at, others in known if at == last for name in column_names(others)}
-        return {COLUMNS: both} | ({EARLIER: [*known, (last, changed)]} if changed and {*column_names(changed)} - said else {})
+        known_names = {name for at, others in known if at == last for name in column_names(others)}
+        return {COLUMNS: both} | ({EARLIER: [*known, (last, changed)]} if changed and {*column_names(changed)} - known_names else {})
 
     snapshot = table.snapshot()
     control, last = snapshot.control, max((file.max_lookup_id for file in snapshot.files), default=0)

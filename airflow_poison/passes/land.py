@@ -67,7 +67,7 @@ def land(
     clock: Clock,
     deliver: Deliver | None = None,
     store: QueueStore | None = None,
-    tell: Callable[[str], object] = lambda _line: None,
+    report: Callable[[str], object] = lambda _line: None,
 ) -> dict[str, int]:
     """Put everything that has not landed yet where it belongs; return how many rows each output got, by its name.
 
@@ -76,12 +76,12 @@ def land(
 
     :param deliver: takes the rows that go to a function, with a key that is the same whenever they are given again; None: they wait.
     :param store: has the options of outputs in an object store; None: they come from the environment.
-    :param tell: called with a line when messages come back.
+    :param report: called with a line when messages come back.
     Raises OutputError, and what ``deliver`` raises; then the rows wait for the next call.
     """
     landed, failed = Counter[str](), dict[str, Exception]()
     for version, files in _by_commit(table):
-        landed.update(_land_commit(table, version, files, clock, deliver, store=store, tell=tell, failed=failed))
+        landed.update(_land_commit(table, version, files, clock, deliver, store=store, report=report, failed=failed))
     if failed:
         raise next(iter(failed.values()))
     return dict(landed)
@@ -95,7 +95,7 @@ def _land_commit(
     deliver: Deliver | None,
     *,
     store: QueueStore | None,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     failed: dict[str, Exception],
     by_hand: TakenOut | None = None,
 ) -> Counter[str]:
@@ -140,7 +140,7 @@ def _land_commit(
         landed[output.name] += landing.rows
         reach("pass.land.after_write")
     if not waits:
-        _take_out(table, version, files, wanted if decided is None else decided, clock.now(), tell, by_hand)
+        _take_out(table, version, files, wanted if decided is None else decided, clock.now(), report, by_hand)
     return landed
 
 
@@ -237,7 +237,7 @@ def _take_out(  # noqa: PLR0917  (the parts of one commit)
     files: Sequence[DataFile],
     left_out: Mapping[int, str],
     now: datetime,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     by_hand: TakenOut | None = None,
 ) -> None:
     """Remove rows that are where they belong; messages whose rows were left out come back in the same commit."""
@@ -261,7 +261,7 @@ def _take_out(  # noqa: PLR0917  (the parts of one commit)
     table.remove_landings(files, pa.concat_tables(parts), events)
     if refused:
         came = f"{counted(len(refused), 'message')} came back, into poison: an output refused their rows"
-        tell(f"queue {table.name}: {came}; {next(iter(refused.values()))}")
+        report(f"queue {table.name}: {came}; {next(iter(refused.values()))}")
 
 
 def _poisoned(table: QueueTable, version: int, refused: Mapping[int, str]) -> pa.Table:
@@ -417,7 +417,7 @@ def take_out_refused(table: QueueTable, clock: Clock, *, store: QueueStore | Non
 
 def _land_by_hand(table: QueueTable, version: int, files: Sequence[DataFile], clock: Clock, by_hand: TakenOut, *, store: QueueStore | None) -> None:
     failed = dict[str, Exception]()
-    _land_commit(table, version, files, clock, None, store=store, tell=str, failed=failed, by_hand=by_hand)
+    _land_commit(table, version, files, clock, None, store=store, report=str, failed=failed, by_hand=by_hand)
     if failed:
         raise next(iter(failed.values()))
 

@@ -146,8 +146,8 @@ class RemoveResult:
     def to_dict(self) -> dict[str, object]:
         """Return plain values: the number of messages, and the first 100 of them; bodies are cut at 64 KiB, and say so."""
         shown, all_of_them = self.messages[:MOST_SHOWN], len(self.messages)
-        said = {"queue": self.queue, "removed": all_of_them, "messages": plain(shown), "more": all_of_them - len(shown)}
-        return said | {"awaited": dict(self.awaited)}
+        facts = {"queue": self.queue, "removed": all_of_them, "messages": plain(shown), "more": all_of_them - len(shown)}
+        return facts | {"awaited": dict(self.awaited)}
 
 
 def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:

@@ -186,7 +186,7 @@ class ReceivePass(Receive):
 
     def _taken_over(self, own: str) -> Iterator[Claim]:
         """Take the claims of dead runs over, one after the other."""
-        for claim in self._of_the_dead(own):
+        for claim in self._expired_claims(own):
             self.progress(f"taking over the claim of a dead run: {counted(claim.messages, 'message')}")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
             if mine is not None:
@@ -310,7 +310,7 @@ class ReceivePass(Receive):
                 f"Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then. {WHEN_ENABLED}"
             )
 
-    def _of_the_dead(self, own: str) -> list[Claim]:
+    def _expired_claims(self, own: str) -> list[Claim]:
         """Return the expired claims of other runs of this endpoint; claims of another endpoint want its policy and its handler."""
         expired = self.table.expired(self.clock.now())
         return [claim for claim in expired if claim.key != own and claim.sub_queue == self.policy.reads]
@@ -330,18 +330,18 @@ class ReceivePass(Receive):
         """
         reach("pass.receive.before_delivery")
         manifest = self.table.manifest(claim)
-        held = ClaimKeeper(self, claim)
+        keeper = ClaimKeeper(self, claim)
         if manifest is None:
             snapshot = self.table.snapshot()
             others = rollback_counts(self._others())
             found = {**snapshot.control.endpoint_counters, **others}
             waits, opening = snapshot.control.outage(self.policy.reads), self._opening(found, crashed=crashed)
             expects = "" if self.outage is None or waits is None else waits.fingerprint
-            with released_on_error(held):
+            with released_on_error(keeper):
                 here = SupervisedEngine() if self._is_small(claim.files) else engine()
                 ended = Delivering(
                     here,
-                    held,
+                    keeper,
                     handler,
                     opening,
                     converses=self._converses(snapshot),
@@ -351,10 +351,12 @@ class ReceivePass(Receive):
                     parks=parks(snapshot.control.desk, self.policy.reads),
                 ).run()
             outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
-            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None))
+            manifest = self.table.seal(
+                keeper.claim, lambda staged: _account(keeper.claim, staged, found, ended.known, outage, probed=waits is not None)
+            )
         tally = Tally.from_record(manifest.result)
         self.table.finish(
-            held.claim,
+            keeper.claim,
             manifest,
             change=lambda control: self._after(control, tally),
             events=lambda control: [*self._halted(tally), *self._of_outage(control, tally)],
@@ -382,10 +384,10 @@ class ReceivePass(Receive):
         """Return the event of an outage that begins or is over with this commit: once, whatever the number of tasks and passes that met it."""
         known, endpoint = control.outage(self.policy.reads), {"place": "", "endpoint": self.endpoint, "system": self.policy.system}
         if tally.outage is not None:
-            said = {name: tally.outage[name] for name in ("fingerprint", "error", "next_probe_at")}
+            details = {name: tally.outage[name] for name in ("fingerprint", "error", "next_probe_at")}
             given_back = {"given_back": str(tally.outage["given_back"])}
             at = datetime.fromisoformat(tally.outage["at"])
-            return () if known is not None else (Event(EventType.OUTAGE_BEGAN, at, details=endpoint | said | given_back),)
+            return () if known is not None else (Event(EventType.OUTAGE_BEGAN, at, details=endpoint | details | given_back),)
         if known is None or not _is_over(tally):
             return ()
         facts = {"since": known.since.isoformat(), "fingerprint": known.fingerprint}
@@ -480,11 +482,11 @@ def _account(
     wanted = sum(counts[name] for name in (*KEPT, *SENT_ON, "reports"))
     ends = sum(counts[name] for name in ("committed", *KEPT, *LEFT_THE_QUEUE))
     beside = {place: sum(file.rows for _, file in staged.files if file.sub_queue == place) for place in (CONVERSATION, LANDING, TRANSMISSION_QUEUE)}
-    said = {CONVERSATION: counts["conversations"], LANDING: counts["landings"], TRANSMISSION_QUEUE: counts["transmissions"]}
-    if not (claim.messages == counts["received"] == ends and rows == wanted and beside == said):
+    counted_rows = {CONVERSATION: counts["conversations"], LANDING: counts["landings"], TRANSMISSION_QUEUE: counts["transmissions"]}
+    if not (claim.messages == counts["received"] == ends and rows == wanted and beside == counted_rows):
         raise ConservationError(
             f"The pass {claim.key} claimed {claim.messages} messages, received {counts['received']}, accounted for {ends} "
-            f"and staged {rows} rows where {wanted} were expected, beside them {beside} where {said} were. Nothing was committed; "
+            f"and staged {rows} rows where {wanted} were expected, beside them {beside} where {counted_rows} were. Nothing was committed; "
             "the stage is kept for inspection."
         )
     return cast("Mapping[str, object]", total.to_record())

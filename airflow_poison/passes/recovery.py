@@ -103,7 +103,7 @@ class Ending:
             allowed=self.allowed,
         )
         reach("pass.ending.before_telling")
-        return self.leave(done), self.tell(handle)
+        return self.leave(done), self.report_end(handle)
 
     def end_again(self, handle: str, key: str) -> tuple[ActResult | None, ConversationEnded | None]:
         """End a conversation that has been ended already: under this key, whose work is finished then, or by another call."""
@@ -127,7 +127,7 @@ class Ending:
         except PoisonError as error:
             log.warning("What queue %r has for its partners was not carried: %s", self.table.name, error)
 
-    def tell(self, handle: str) -> ConversationEnded:
+    def report_end(self, handle: str) -> ConversationEnded:
         """Call ``on_ended`` for a conversation that has ended."""
         endpoint = conversations.endpoint(self.table, self.table.snapshot(), handle)
         ended = ConversationEnded(
@@ -214,8 +214,8 @@ class RecoverResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values; of the messages the first 100, bodies cut at 64 KiB."""
-        said = {"queue": self.queue, "before": self.before, "steps": list(self.steps), "removed": len(self.removed)}
-        return said | {"messages": plain(self.removed[:MOST_SHOWN]), "ended": plain(self.ended)}
+        facts = {"queue": self.queue, "before": self.before, "steps": list(self.steps), "removed": len(self.removed)}
+        return facts | {"messages": plain(self.removed[:MOST_SHOWN]), "ended": plain(self.ended)}
 
 
 def recover(

@@ -115,11 +115,11 @@ def _note(table: QueueTable, leader: str, versions: tuple[int, int], halts: Sequ
     def events(before: Control, after: Control) -> list[Event]:
         if not halts or before is after or before.counters.get(counter) != seen or before.state is QueueState.DISABLED:
             return []
-        said = {name: value for name, value in halts[0].details.items() if name in {"rollbacks", "error", "system"}}
+        reasons = {name: value for name, value in halts[0].details.items() if name in {"rollbacks", "error", "system"}}
         database, schema = (str(before.policy.get(name, "")) for name in ("database_name", "schema_name"))
         document = QueueDisabledDocument(queue=table.name, post_time=halts[0].at, database_name=database, schema_name=schema).to_xml()
         facts = {"place": "", "endpoint": table.name, "transaction": leader, "document": document}
-        return [Event(EventType.QUEUE_DISABLED, clock.now(), details=facts | said)]
+        return [Event(EventType.QUEUE_DISABLED, clock.now(), details=facts | reasons)]
 
     reach("pass.spanning.before_disabling")
     table.alter(change, events)

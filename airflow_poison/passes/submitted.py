@@ -162,10 +162,10 @@ class Submission:
     def outcome(self) -> ReceiveResult | None:
         """Return the driver's result: of this try, or of the last one that submitted. None: it wrote none. Raises what it raised."""
         attempts = self.attempts()
-        said = self._read(OUTCOME, self.attempt if self.attempt in attempts or not attempts else attempts[-1])
-        if "error" in said:
-            raise recalled(said["error"]["type"], said["error"]["text"])
-        return _result(said)
+        outcome = self._read(OUTCOME, self.attempt if self.attempt in attempts or not attempts else attempts[-1])
+        if "error" in outcome:
+            raise recalled(outcome["error"]["type"], outcome["error"]["text"])
+        return _result(outcome)
 
     def left(self) -> ReceiveResult | None:
         """Return the result of an earlier try that was not read, since its task was killed; None where there is none."""
@@ -185,7 +185,7 @@ class Submission:
 
     # The driver's side
 
-    def tell(self, outcome: object) -> None:
+    def write_outcome(self, outcome: object) -> None:
         """Write what the pass came to; nothing when the folder is gone, for the queue has the result."""
         if self.attempt not in self.attempts():
             return
@@ -221,10 +221,10 @@ class Submission:
 
     def _read(self, name: str, attempt: str) -> dict[str, Any]:
         """Return what a file says; nothing when it is not there, or another try has removed it."""
-        said: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         with suppress(FileNotFoundError):
-            said = json.loads(self.table.folder.here(f"{self.folder}/{attempt}/{name}").read_text())
-        return said
+            content = json.loads(self.table.folder.here(f"{self.folder}/{attempt}/{name}").read_text())
+        return content
 
 
 def _as_text(function: HandlerRef) -> str:
@@ -278,8 +278,8 @@ def write_whole(path: Path, what: object) -> None:
     part.replace(path)
 
 
-def _result(said: Mapping[str, Any]) -> ReceiveResult | None:
-    found = said.get("result")
+def _result(outcome: Mapping[str, Any]) -> ReceiveResult | None:
+    found = outcome.get("result")
     if found is None:
         return None
     numbers = {name: found[name] for name in _FIELDS if name in found}
@@ -306,7 +306,7 @@ def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
             traceback.print_exc()
             what = f"{type(error).__name__}: {error}"
             outcome = _outcome_of(SparkJobError(f"The driver of pass {order.key} failed: {what}\nIts own log has the rest; run the task again."))
-    mine.tell(outcome)
+    mine.write_outcome(outcome)
     return 1 if "error" in outcome else 0
 
 

@@ -190,8 +190,8 @@ def _result(table: QueueTable, source: Source, sent: Sent | None, what: str, pas
 
 
 def _position(found: StoredSource) -> SourcePosition:
-    said = found.record
-    return SourcePosition(found.name, said["kind"], said["position"], said["at"], said["taken_at"], said["messages"], said["malformed"])
+    record = found.record
+    return SourcePosition(found.name, record["kind"], record["position"], record["at"], record["taken_at"], record["messages"], record["malformed"])
 
 
 # Records as messages --------------------------------------------------------------------------------------------------

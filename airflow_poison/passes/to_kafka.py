@@ -26,7 +26,17 @@ from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.passes.move import moved_rows
 from airflow_poison.passes.relay import FROM, ORIGIN_QUEUE, REASON, addressed, sent_events, to_topic
-from airflow_poison.sources.kafka_topic import TOMBSTONE, Topic, clients, is_record, own_properties, record_group, record_headers, record_key, said_by
+from airflow_poison.sources.kafka_topic import (
+    TOMBSTONE,
+    Topic,
+    clients,
+    error_text_of,
+    is_record,
+    own_properties,
+    record_group,
+    record_headers,
+    record_key,
+)
 from airflow_poison.values.errors import OutputError, PoisonError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind, error_cell
@@ -189,9 +199,9 @@ def _put_back(table: QueueTable, file: DataFile, rows: pa.Table, refused: Mappin
 def _returned_events(rows: pa.Table, why: Sequence[str | None], now: datetime) -> Iterator[Event]:
     columns = (rows[name].to_pylist() for name in ("lookup_id", "move_count", LAST_ERROR))
     for number, moves, error, reason in zip(*columns, why, strict=True):
-        said = {"by": BY_HAND} if reason is None else {"error": f"{OutputError.__name__}: {reason}"}
+        details = {"by": BY_HAND} if reason is None else {"error": f"{OutputError.__name__}: {reason}"}
         group = "" if reason is None else error["fingerprint"]
-        yield Event(EventType.MOVED_POISON, now, number, 0, moves or 0, {"place": SubQueue.POISON.value, **said}, group)
+        yield Event(EventType.MOVED_POISON, now, number, 0, moves or 0, {"place": SubQueue.POISON.value, **details}, group)
 
 
 # The producer ---------------------------------------------------------------------------------------------------------
@@ -230,7 +240,7 @@ def _of_client(act: Callable[P, R]) -> Callable[P, R]:
         except PoisonError:
             raise
         except Exception as error:
-            raise OutputError(_refusal(cast("_Sender", args[0]).topic, said_by(error))) from error
+            raise OutputError(_refusal(cast("_Sender", args[0]).topic, error_text_of(error))) from error
 
     return called
 
@@ -256,7 +266,7 @@ class _Sender:
     @_of_client
     def __enter__(self) -> Self:
         self._begin()
-        self.last = self._said()
+        self.last = self._committed()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -284,10 +294,10 @@ class _Sender:
         self._alone = alone
         reach("pass.to_kafka.before_another_producer")
         self._begin()
-        if self._said() != self.last:
+        if self._committed() != self.last:
             raise OutputError(_refusal(self.topic, "another sender of this queue has sent messages meanwhile"))
 
-    def _said(self) -> str:
+    def _committed(self) -> str:
         kafka, until = clients(), time.monotonic() + self.topic.patience
         while True:
             try:
@@ -344,11 +354,11 @@ class _Sender:
             raise
         reach("pass.to_kafka.after_hold")
 
-    def _commit(self, said: str) -> None:
+    def _commit(self, mark: str) -> None:
         reach("pass.to_kafka.before_commit")
-        self._producer.send_offsets_to_transaction([self._place(0, said)], self._consumer.consumer_group_metadata(), self.topic.patience)
+        self._producer.send_offsets_to_transaction([self._place(0, mark)], self._consumer.consumer_group_metadata(), self.topic.patience)
         self._producer.commit_transaction(self.topic.patience)
-        self.last = said
+        self.last = mark
         reach("pass.to_kafka.after_commit")
 
     def _produce(self, records: Sequence[Record], found: _Try) -> None:
@@ -415,17 +425,17 @@ class _Sender:
 
     def _why(self, error: Any, size: int) -> str:
         most = "" if self._largest is None else f"; its max.message.bytes is {self._largest:,}"
-        said = error.str().removeprefix("Unable to produce message: ")
-        return f"topic {self.topic.name!r} refuses the record of about {size:,} bytes: {said}{most}"
+        text = error.str().removeprefix("Unable to produce message: ")
+        return f"topic {self.topic.name!r} refuses the record of about {size:,} bytes: {text}{most}"
 
     def _abort(self) -> None:
         """End the transaction, where that can be done; else the next producer, or Kafka after a while, ends it."""
         with suppress(Exception):
             self._producer.abort_transaction(self.topic.patience)
 
-    def _place(self, offset: int, said: str | None = None) -> Any:
+    def _place(self, offset: int, mark: str | None = None) -> Any:
         where = clients().TopicPartition
-        return where(self.topic.name, 0, offset) if said is None else where(self.topic.name, 0, offset, said)
+        return where(self.topic.name, 0, offset) if mark is None else where(self.topic.name, 0, offset, mark)
 
 
 # Messages as records --------------------------------------------------------------------------------------------------
@@ -488,9 +498,9 @@ def _reasons(rows: pa.Table, masking: Masking | None) -> list[str | None]:
     return [masked(row, masking).reason for row in MessageRow.of(rows)]
 
 
-def _refusal(topic: Topic, said: str) -> str:
+def _refusal(topic: Topic, text: str) -> str:
     return (
-        f"Topic {topic.name!r} on {topic.servers} does not take the messages: {said}. They wait in the queue's "
+        f"Topic {topic.name!r} on {topic.servers} does not take the messages: {text}. They wait in the queue's "
         "outbox, and the next call sends those that are not in the topic. Needed are Read and Write on the topic, Write on the transactional id "
         "and Read on the group, both 'airflow-poison:…'; and that no other sender of this queue begins meanwhile. To have them back in poison: "
         f"airflow poison send-to-kafka QUEUE --topic {topic.name} --take-back."

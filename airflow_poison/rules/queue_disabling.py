@@ -385,17 +385,17 @@ class QueueDisabledDocument:
     @classmethod
     def from_xml(cls, document: str) -> QueueDisabledDocument:
         """Return what a document says; unknown elements are passed over. Raises InputError for one that is no such event."""
-        said = _children(document)
-        kind, about = said.get("EventType"), said.get("ObjectType")
+        values = _children(document)
+        kind, about = values.get("EventType"), values.get("ObjectType")
         if (kind, about) != (EVENT_TYPE, _OBJECT_TYPE):
             raise InputError(f"the event document is about {kind} of a {about}: expected {EVENT_TYPE} of a {_OBJECT_TYPE}.")
         try:
-            posted = datetime.fromisoformat(said["PostTime"])
+            posted = datetime.fromisoformat(values["PostTime"])
             return cls(
-                queue=said["ObjectName"],
+                queue=values["ObjectName"],
                 post_time=posted if posted.tzinfo else posted.replace(tzinfo=UTC),
-                spid=int(said.get("SPID") or 0),
-                **{name: said.get(element, "") for element, name in _NAMES.items()},
+                spid=int(values.get("SPID") or 0),
+                **{name: values.get(element, "") for element, name in _NAMES.items()},
             )
         except (KeyError, ValueError) as error:
             raise InputError(f"the event document lacks a readable PostTime, ObjectName or SPID: {error!r}.") from error

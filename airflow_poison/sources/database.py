@@ -71,10 +71,10 @@ class TableSource(Source):
 
     def opened(self) -> AbstractContextManager[Reading]:
         """Have the table open. Raises SourceError."""
-        said = f"Table {self.table!r} of source {self.name!r}"
+        label = f"Table {self.table!r} of source {self.name!r}"
         if not self.address and "://" not in self.connection:
-            raise SourceError(f"{said}: Airflow has not looked up connection {self.connection!r}. Give an SQLAlchemy URL. Nothing was sent.")
-        return opened(self.address or self.connection, self.table, said)
+            raise SourceError(f"{label}: Airflow has not looked up connection {self.connection!r}. Give an SQLAlchemy URL. Nothing was sent.")
+        return opened(self.address or self.connection, self.table, label)
 
     def check_position(self, at: Mapping[str, JsonValue], **settings: JsonValue) -> None:
         """Raise SourceError when a position was reached with other settings."""
@@ -185,13 +185,13 @@ class Reading:
 
     connection: sa.Connection
     table: sa.Table
-    said: str
+    label: str
 
     def column(self, name: str, parameter: str) -> sa.Column[Any]:
         """Return a column. Raises SourceError when it is not there."""
         if name not in self.table.columns:
             raise SourceError(
-                f"{parameter}={name!r}: {self.said} has no such column; it has {', '.join(self.table.columns.keys())}. Was it renamed or dropped? "
+                f"{parameter}={name!r}: {self.label} has no such column; it has {', '.join(self.table.columns.keys())}. Was it renamed or dropped? "
                 "Name one that there is. Nothing was sent."
             )
         found: sa.Column[Any] = self.table.columns[name]
@@ -211,8 +211,8 @@ class Reading:
         if any(each <= set(names) for each in sure) or not (primary or constraints or indexes):
             return found
         raise SourceError(
-            f"key={names[0] if len(names) == 1 else tuple(names)!r}: several rows of {self.said} may have the same one. Name columns that are unique "
-            f"and not null; known as that are: {'; '.join(', '.join(sorted(each)) for each in sure) or 'none'}. Nothing was sent."
+            f"key={names[0] if len(names) == 1 else tuple(names)!r}: several rows of {self.label} may have the same one. Name columns that are "
+            f"unique and not null; known as that are: {'; '.join(', '.join(sorted(each)) for each in sure) or 'none'}. Nothing was sent."
         )
 
     def _is_materialized(self) -> bool:
@@ -224,12 +224,12 @@ class Reading:
 
     def rows(self, query: sa.Select[Any]) -> Iterator[Sequence[sa.Row[Any]]]:
         """Yield rows of a query, some at a time; the database keeps the others. Raises SourceError for a value that Python cannot hold."""
-        with _readable(self.said):  # some come with the execution itself
+        with _readable(self.label):  # some come with the execution itself
             result = self.connection.execution_options(stream_results=True, yield_per=BATCH).execute(query)
         try:
             parts = iter(result.partitions(BATCH))
             while True:
-                with _readable(self.said):
+                with _readable(self.label):
                     some = next(parts, None)
                 if some is None:
                     return
@@ -271,7 +271,7 @@ def whole(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 
 
 @contextmanager
-def opened(address: str, table: str, said: str) -> Iterator[Reading]:
+def opened(address: str, table: str, label: str) -> Iterator[Reading]:
     """Have a table of a database open. Raises SourceError: no server, no table, no rights, whatever the database refuses in the block.
 
     :param said: the source in words, for errors.
@@ -293,23 +293,23 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
                 for column in found.columns:
                     while isinstance(column.type, postgresql.DOMAIN):  # a domain may be of another one
                         column.type = column.type.data_type
-                yield Reading(connection, found, said)
+                yield Reading(connection, found, label)
         finally:
             engine.dispose()
     except exc.NoSuchTableError as error:
         raise SourceError(
-            f"{said}: there is no such table or view, or this user may not see it. Check its name, as schema.table. Nothing was sent."
+            f"{label}: there is no such table or view, or this user may not see it. Check its name, as schema.table. Nothing was sent."
         ) from error
     except exc.DBAPIError as error:
         raise SourceError(
-            f"{said} cannot be read: {first_line(error.orig)}. Check that the server is reached from where the task runs, the rights of its user, "
+            f"{label} cannot be read: {first_line(error.orig)}. Check that the server is reached from where the task runs, the rights of its user, "
             "and the table's columns. Nothing was sent."
         ) from error
     except PoisonError:
         raise
     except (exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
         raise SourceError(
-            f"{said} cannot be reached: {first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
+            f"{label} cannot be reached: {first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
             "PostgreSQL psycopg2-binary, for MySQL pymysql. Nothing was sent."
         ) from error
 
@@ -321,7 +321,7 @@ def _is_whole(index: sa.Index) -> bool:
 
 
 @contextmanager
-def _readable(said: str) -> Iterator[None]:
+def _readable(label: str) -> Iterator[None]:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -330,7 +330,8 @@ def _readable(said: str) -> Iterator[None]:
         raise
     except Exception as error:  # of whatever type a driver raises for a value
         raise SourceError(
-            f"{said} has a value that cannot be read here: {first_line(error)}. Read a view that leaves it out or casts it to text. Nothing was sent."
+            f"{label} has a value that cannot be read here: {first_line(error)}. Read a view that leaves it out or casts it to text. "
+            "Nothing was sent."
         ) from error
 
 

@@ -164,16 +164,16 @@ class Versions:
                 f"Version {number} of the Delta table {self.uri} has no entries: its writer has not finished, or a disk has lost what was written. "
                 "Run the task again; if that stays so, restore the file of its log. Nothing was sent."
             )
-        said = next(iter(found["commitInfo"]), {})
-        if str(said.get("engineInfo", "")).startswith(_DELTA_RS):
+        info = next(iter(found["commitInfo"]), {})
+        if str(info.get("engineInfo", "")).startswith(_DELTA_RS):
             for each in (*found["add"], *found["remove"], *found["cdc"]):
                 each["partitionValues"] = self._zoned(each.get("partitionValues"))
         feeds = [each.get("configuration", {}).get(_FEED, "false").lower() == "true" for each in found["metaData"]]
         columns = [_columns_of(Schema.from_json(each["schemaString"])) for each in found["metaData"]]
         return Version(
             number,
-            int(said.get("inCommitTimestamp") or said.get("timestamp") or 0),
-            str(said.get("operation") or "an unnamed operation"),
+            int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
+            str(info.get("operation") or "an unnamed operation"),
             self._of(found, "add", "insert"),
             self._of(found, "remove", "delete"),
             self._of(found, "cdc", None),
@@ -336,15 +336,15 @@ class Versions:
 
     def _partition(self, action: dict[str, Any], kind: str) -> dict[str, str | None]:
         """Return the partition of a file: Spark leaves those values of a removed one out that are null, and others may leave out all of them."""
-        said: dict[str, str | None] | None = action.get("partitionValues")
-        if said is None or (kind == "remove" and not action.get("extendedFileMetadata")):
-            return said or {}
-        return dict.fromkeys(self.newest.metadata().partition_columns) | said
+        texts: dict[str, str | None] | None = action.get("partitionValues")
+        if texts is None or (kind == "remove" and not action.get("extendedFileMetadata")):
+            return texts or {}
+        return dict.fromkeys(self.newest.metadata().partition_columns) | texts
 
-    def _zoned(self, said: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
+    def _zoned(self, texts: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
         """Return values of a partition, instants with their zone: delta-rs writes none, and means UTC; Spark reads them as of its session's zone."""
         instants = {each.name for each in self.schema if pa.types.is_timestamp(each.type) and each.type.tz is not None}
-        return said and {name: f"{text}Z" if name in instants and text and not text.endswith("Z") else text for name, text in said.items()}
+        return texts and {name: f"{text}Z" if name in instants and text and not text.endswith("Z") else text for name, text in texts.items()}
 
     def _refuse(self, of: Version, file: DataFile) -> None:
         """Raise SourceError for a file whose rows would be read wrongly."""
@@ -461,9 +461,9 @@ def _texts(values: pa.ChunkedArray[Any]) -> list[str | None]:
 
 def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array[Any]:
     """Return a partition's value as a column; Delta writes instants without their zone, which is UTC."""
-    if (said := _in_partition(text, kind)) is None or text is None:
+    if (plain := _in_partition(text, kind)) is None or text is None:
         return _nulls(size, kind)
-    value: pa.Array[Any] = pa.array([said])
+    value: pa.Array[Any] = pa.array([plain])
     try:
         if pa.types.is_timestamp(kind):
             value = value.cast(pa.timestamp("us", "UTC") if text.endswith("Z") else pa.timestamp("us"))

@@ -97,9 +97,9 @@ class _PassedOver(dict[tuple[str, str], set[str]]):
 
 
 def _sentence(reason: str, names: Sequence[str]) -> str:
-    said, _, then = reason.partition(";")
+    what, _, then = reason.partition(";")
     listed = ", ".join(names[:_NAMED]) + ", ..." * (len(names) > _NAMED)
-    return f"{len(names):,} {said}: {listed}" + f";{then}" * bool(then)
+    return f"{len(names):,} {what}: {listed}" + f";{then}" * bool(then)
 
 
 @dataclass(frozen=True)
@@ -597,8 +597,8 @@ def _looked_at(path: str, passed: _PassedOver) -> os.stat_result | None:
 def matcher(pattern: str) -> re.Pattern[str]:
     """Return what names of objects match, as ``glob`` matches paths: ``*`` no slash, ``**/`` any folders or none."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]*\])", pattern)
-    said = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(said.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part)) for part in parts))
+    patterns = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(patterns.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part)) for part in parts))
 
 
 def _instant(text: str) -> datetime:

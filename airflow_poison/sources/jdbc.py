@@ -118,17 +118,17 @@ class Jdbc(TableSource):
         instant = isinstance(kind, sa.DateTime) and reading.connection.dialect.name != "sqlite"
         if not (number or instant):
             raise SourceError(
-                f"order_by={self.order_by!r} of {reading.said} is {kind}; expected whole numbers or instants: no distance can be measured in "
+                f"order_by={self.order_by!r} of {reading.label} is {kind}; expected whole numbers or instants: no distance can be measured in "
                 "others, and SQLite keeps instants as text. Name another column, or make the table an Outbox. Nothing was sent."
             )
         if instant != isinstance(self.overlap, timedelta):
             wanted = "a duration, as timedelta(minutes=10)" if instant else "a number"
             raise SourceError(
-                f"overlap={self.overlap!r}: order_by={self.order_by!r} of {reading.said} is {kind}; expected {wanted}. Nothing was sent."
+                f"overlap={self.overlap!r}: order_by={self.order_by!r} of {reading.label} is {kind}; expected {wanted}. Nothing was sent."
             )
         if order.nullable and reading.connection.execute(_select(sa.literal(1)).select_from(reading.table).where(order.is_(None)).limit(1)).first():
             raise SourceError(
-                f"{reading.said} has rows whose {self.order_by!r} is null: no take would ever come to them. Fill the column, or read a view without "
+                f"{reading.label} has rows whose {self.order_by!r} is null: no take would ever come to them. Fill the column, or read a view without "
                 "these rows. Nothing was sent."
             )
         return order
@@ -139,7 +139,7 @@ class Jdbc(TableSource):
         names = [self.key] if isinstance(self.key, str) else list(self.key or primary)
         if not names:
             raise SourceError(
-                f"{reading.said} has no primary key. Name the columns that tell its rows apart: key=('<column>', ...). Nothing was sent."
+                f"{reading.label} has no primary key. Name the columns that tell its rows apart: key=('<column>', ...). Nothing was sent."
             )
         return reading.unique(names)
 
@@ -161,7 +161,7 @@ class Jdbc(TableSource):
             _log.warning(
                 "%s: its newest %s is %s, and source %r looks at rows from %s on. If the table was emptied or restored and counts anew, reset the "
                 "position of the source; if its newest rows were removed, nothing is to be done.",
-                reading.said, self.order_by, newest, self.name, _value(since, order),
+                reading.label, self.order_by, newest, self.name, _value(since, order),
             )  # fmt: skip
 
     def _taken(self, at: Mapping[str, JsonValue], since: int | None, seen: frozenset[str], limit: int | None) -> Take:
@@ -352,7 +352,7 @@ class Outbox(TableSource):
             there = reading.connection.execute(self._query(reading, [key]).limit(1)).first() is not None
             nameless = self._unmarked_of(reading, sa.select(sa.func.count()).select_from(reading.table)).where(key.is_(None))
             lacking = reading.connection.execute(nameless).scalar() if key.nullable and not key.primary_key else 0
-            passed_over = (f"{counted(lacking, 'row')} of {reading.said} without {self._key}: give each a value there",) if lacking else ()
+            passed_over = (f"{counted(lacking, 'row')} of {reading.label} without {self._key}: give each a value there",) if lacking else ()
         if not there:
             return Take(what="", batches=lambda: iter(()), reached=lambda: Reached(position.at), passed_over=passed_over) if passed_over else None
         seen = frozenset(str(key) for key in position.keys()["key"].to_pylist())
@@ -364,10 +364,10 @@ class Outbox(TableSource):
                 columns, key = reading.columns(), self._key_of(reading)
                 query = self._query(reading, [*reading.select(columns), key.label("poison_key")])
                 for rows in reading.rows(query.order_by(reading.column(self.order_by, "order_by"), key).limit(limit)):
-                    new = [_key_text(row[-1], reading.said) for row in rows]
+                    new = [_key_text(row[-1], reading.label) for row in rows]
                     if stayed := next((each for each in new if each in seen), None):
                         raise SourceError(
-                            f"{reading.said}: the row with {self._key}={stayed} is in the queue, and is still there though it was "
+                            f"{reading.label}: the row with {self._key}={stayed} is in the queue, and is still there though it was "
                             f"{'deleted' if self.delete else 'marked'}. Does a trigger or row security keep it? It would come twice. Nothing was "
                             "sent."
                         )
@@ -399,7 +399,7 @@ class Outbox(TableSource):
                 there = connection.execute(self._query(reading, [key]).where(chosen).order_by(key)).scalars().all()
                 if spare := Counter(there) - taken:
                     raise SourceError(
-                        f"{reading.said}: more rows have {self._key}={next(iter(spare))} than were taken, so it is not known which are in the "
+                        f"{reading.label}: more rows have {self._key}={next(iter(spare))} than were taken, so it is not known which are in the "
                         "queue. Give each row a key of its own. Nothing was deleted or marked."
                     )
                 if there and connection.dialect.name in _LOCK_WHAT_THEY_CHANGE:
@@ -425,14 +425,14 @@ class Outbox(TableSource):
         key = reading.column(self._key, "key")
         whole = isinstance(key.type, sa.Numeric) and key.type.scale == 0
         if not (isinstance(key.type, sa.Integer | sa.String | sa.Uuid) or whole):
-            raise SourceError(f"key={self._key!r} of {reading.said} is {key.type}; expected whole numbers, text or UUIDs. Nothing was sent.")
+            raise SourceError(f"key={self._key!r} of {reading.label} is {key.type}; expected whole numbers, text or UUIDs. Nothing was sent.")
         reading.unique([self._key])
         if self.delete and reading.connection.dialect.name == "sqlite" and isinstance(key.type, sa.Integer):
-            said = sa.text("SELECT sql FROM sqlite_master WHERE name = :name")
-            made = reading.connection.execute(said, {"name": reading.table.name}).scalar() or ""
+            statement = sa.text("SELECT sql FROM sqlite_master WHERE name = :name")
+            made = reading.connection.execute(statement, {"name": reading.table.name}).scalar() or ""
             if "AUTOINCREMENT" not in str(made).upper():
                 raise SourceError(
-                    f"{reading.said}: SQLite gives the ids of deleted rows again, and a new row would be taken for one that was deleted. Declare "
+                    f"{reading.label}: SQLite gives the ids of deleted rows again, and a new row would be taken for one that was deleted. Declare "
                     f"{self._key!r} as INTEGER PRIMARY KEY AUTOINCREMENT, or mark rows: mark='<column>'. Nothing was sent."
                 )
         return key
@@ -469,13 +469,13 @@ class Outbox(TableSource):
             return 0, 1
         if isinstance(kind, sa.DateTime):
             return None, sa.func.current_timestamp()
-        raise SourceError(f"mark={self.mark!r} of {reading.said} is {kind}; expected booleans, whole numbers or instants. Nothing was sent.")
+        raise SourceError(f"mark={self.mark!r} of {reading.label} is {kind}; expected booleans, whole numbers or instants. Nothing was sent.")
 
 
-def _key_text(key: object, said: str) -> str:
+def _key_text(key: object, label: str) -> str:
     """Return a key as the position has it. Raises SourceError for one that no later statement finds again."""
     if isinstance(key, Decimal) and not key.is_finite():
-        raise SourceError(f"{said} has a row whose key is {key}; expected a whole number. Give the row another key. Nothing was sent.")
+        raise SourceError(f"{label} has a row whose key is {key}; expected a whole number. Give the row another key. Nothing was sent.")
     return str(key)
 
 

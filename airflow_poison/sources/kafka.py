@@ -183,14 +183,14 @@ class Kafka(Source):
         gone = {number: (first, lows[number]) for number, first in starts.items() if first < lows[number]}
         if not gone:
             return dict(starts), ""
-        said = _listed({number: f"{first}-{low}" for number, (first, low) in gone.items()})
+        offsets = _listed({number: f"{first}-{low}" for number, (first, low) in gone.items()})
         if self.expired == "error":
             raise SourceError(
-                f"Topic {self.topic!r} has lost records before source {self.name!r} took them: offsets {said}, the end excluded, have expired "
+                f"Topic {self.topic!r} has lost records before source {self.name!r} took them: offsets {offsets}, the end excluded, have expired "
                 "(retention.ms, retention.bytes) or were deleted. To go on with what is left, take it once with expired='skip', which says what it "
                 f"leaves out; keep records longer than the time between two takes. Nothing was sent."
             )
-        return {number: max(first, lows[number]) for number, first in starts.items()}, f"expired and skipped: offsets {said}"
+        return {number: max(first, lows[number]) for number, first in starts.items()}, f"expired and skipped: offsets {offsets}"
 
     def _refuse_beyond(self, topic: Topic, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
         """Raise SourceError for a position behind the last record: the topic has lost some that were taken."""
@@ -225,10 +225,10 @@ class Kafka(Source):
                 raise SourceError(f"Topic {self.topic!r} was made anew while it was read. Nothing was sent; run the task again.")
             return Reached({"topic_id": topic_id, "offsets": {str(number): reached.get(number, first) for number, first in sorted(starts.items())}})
 
-        said = _listed({number: f"{first}-{end}" for number, (first, end) in wanted.items()})
+        offsets = _listed({number: f"{first}-{end}" for number, (first, end) in wanted.items()})
         number = sum(end - first for first, end in ranges.values())
         most = number if limit is None else min(limit, number)
-        what = f"{f'{most:,} at most of ' if most < number else ''}offsets {said}" if wanted else "no records"
+        what = f"{f'{most:,} at most of ' if most < number else ''}offsets {offsets}" if wanted else "no records"
         return Take(what="; ".join(filter(None, (what, skipped))), batches=batches, reached=now_at, messages=most, frame=frame, rows=frame)
 
 
@@ -268,10 +268,10 @@ def _offsets(at: Mapping[str, JsonValue]) -> dict[str, int]:
     return dict(found)
 
 
-def _listed(said: Mapping[int, str]) -> str:
+def _listed(texts: Mapping[int, str]) -> str:
     """Return something of each partition, the first ones of many."""
-    shown = ", ".join(f"{number}:{text}" if text else str(number) for number, text in sorted(said.items())[:_SHOWN])
-    return shown if len(said) <= _SHOWN else f"{shown} and of {counted(len(said) - _SHOWN, 'partition more', 'partitions more')}"
+    shown = ", ".join(f"{number}:{text}" if text else str(number) for number, text in sorted(texts.items())[:_SHOWN])
+    return shown if len(texts) <= _SHOWN else f"{shown} and of {counted(len(texts) - _SHOWN, 'partition more', 'partitions more')}"
 
 
 def _milliseconds(place: object) -> int | None:

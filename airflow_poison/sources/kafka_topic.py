@@ -245,7 +245,7 @@ def clients() -> Any:
     return confluent_kafka
 
 
-def said_by(error: Exception) -> str:
+def error_text_of(error: Exception) -> str:
     """Return what an error of the client says; of errors of other kinds with the type."""
     kafka = clients()
     if isinstance(error, kafka.KafkaException):
@@ -265,7 +265,7 @@ class Topic:
     name: str
     committed: bool
     patience: float
-    _said: list[str] = field(default_factory=list)
+    _reported: list[str] = field(default_factory=list)
 
     def identity(self) -> tuple[str, list[int]]:
         """Return the topic's id, which another topic of the same name does not have, and its partitions. Raises SourceError."""
@@ -366,7 +366,7 @@ class Topic:
         for each in wrong:
             if each.error().code() in final or each.error().fatal():
                 raise self.error(each.error())
-            self._said.append(each.error().str())
+            self._reported.append(each.error().str())
 
     def _stands(self, reading: _Reading) -> SourceError:
         where = ", ".join(f"{number}:{reading.reached[number]} of {end}" for number, end in list(reading.ends.items())[:5])
@@ -428,11 +428,11 @@ class Topic:
 
     def _made(self, kind: Any, settings: Mapping[str, Any]) -> Any:
         try:
-            given = {"log_level": _CRITICAL, **settings, "error_cb": lambda error: self._said.append(error.str())}
+            given = {"log_level": _CRITICAL, **settings, "error_cb": lambda error: self._reported.append(error.str())}
             return kind(given, logger=_log)
         except Exception as error:
             raise SourceError(
-                f"The settings of Kafka for topic {self.name!r} are not usable: {said_by(error)} Correct connection=. Nothing was sent."
+                f"The settings of Kafka for topic {self.name!r} are not usable: {error_text_of(error)} Correct connection=. Nothing was sent."
             ) from error
 
     def failed(self, error: Exception) -> SourceError:
@@ -440,30 +440,30 @@ class Topic:
         kafka = clients()
         if isinstance(error, kafka.KafkaException) and isinstance(error.args[0], kafka.KafkaError):
             return self.error(error.args[0])
-        return SourceError(f"Topic {self.name!r} on {self.servers} cannot be read: {said_by(error)}. Nothing was sent; run the task again.")
+        return SourceError(f"Topic {self.name!r} on {self.servers} cannot be read: {error_text_of(error)}. Nothing was sent; run the task again.")
 
     def error(self, error: Any) -> SourceError:
         """Return what Kafka says as an error that says what to do."""
-        codes, said = clients().KafkaError, error.str()
+        codes, cause = clients().KafkaError, error.str()
         what = f"Topic {self.name!r} on {self.servers}"
-        refused = any("uthentication failed" in each for each in self._said)  # the error itself says then that no broker answers
+        refused = any("uthentication failed" in each for each in self._reported)  # the error itself says then that no broker answers
         match codes._AUTHENTICATION if refused else error.code():  # noqa: SLF001  (their public names)
             case codes.UNKNOWN_TOPIC_OR_PART | codes._UNKNOWN_TOPIC | codes._UNKNOWN_PARTITION:  # noqa: SLF001
-                text = f"There is no topic {self.name!r} on {self.servers} ({said}). Check its name and the cluster; topics are not made by reading."
+                text = f"There is no topic {self.name!r} on {self.servers} ({cause}). Check its name and the cluster; topics are not made by reading."
             case codes.TOPIC_AUTHORIZATION_FAILED | codes.GROUP_AUTHORIZATION_FAILED | codes.CLUSTER_AUTHORIZATION_FAILED:
-                text = f"{what}: this user has no right to read it ({said}). Grant it Describe and Read on the topic."
+                text = f"{what}: this user has no right to read it ({cause}). Grant it Describe and Read on the topic."
             case codes._AUTHENTICATION | codes.SASL_AUTHENTICATION_FAILED:  # noqa: SLF001
-                text = f"{what}: the brokers refuse this user ({said}{self._last()}). Check user, password and mechanism."
+                text = f"{what}: the brokers refuse this user ({cause}{self._last()}). Check user, password and mechanism."
             case codes.OFFSET_OUT_OF_RANGE | codes._AUTO_OFFSET_RESET:  # noqa: SLF001
-                text = f"{what}: records expired while they were read ({said}). Run the task again: it says which offsets are missing."
+                text = f"{what}: records expired while they were read ({cause}). Run the task again: it says which offsets are missing."
             case codes._TRANSPORT | codes._ALL_BROKERS_DOWN | codes._TIMED_OUT | codes._RESOLVE | codes.REQUEST_TIMED_OUT:  # noqa: SLF001
-                text = f"{what}: no broker answers ({said}{self._last()}). Check bootstrap.servers, the network and security.protocol."
+                text = f"{what}: no broker answers ({cause}{self._last()}). Check bootstrap.servers, the network and security.protocol."
             case _:
-                text = f"{what} cannot be read: {said}{self._last()}."
+                text = f"{what} cannot be read: {cause}{self._last()}."
         return SourceError(f"{text} Nothing was sent.")
 
     def _last(self) -> str:
-        return f"; it said: {self._said[-1]}" if self._said else ""
+        return f"; it said: {self._reported[-1]}" if self._reported else ""
 
 
 @dataclass(slots=True)

@@ -741,16 +741,16 @@ def check_calendar(file: pq.ParquetFile) -> None:
 
     Spark's own reader converts them, in the zone that the file names.
     """
-    said: Mapping[bytes, bytes] = file.metadata.metadata or {}
-    version = said.get(b"org.apache.spark.version", b"9")
+    metadata: Mapping[bytes, bytes] = file.metadata.metadata or {}
+    version = metadata.get(b"org.apache.spark.version", b"9")
     in_old = {
-        "INT96": version < b"3.1.0" or b"org.apache.spark.legacyINT96" in said,
-        "DATE": (old := version < b"3.0.0" or b"org.apache.spark.legacyDateTime" in said),
+        "INT96": version < b"3.1.0" or b"org.apache.spark.legacyINT96" in metadata,
+        "DATE": (old := version < b"3.0.0" or b"org.apache.spark.legacyDateTime" in metadata),
         "TIMESTAMP": old,
     }
     leaves = [file.schema.column(at) for at in range(len(file.schema))]
     paths = [leaf.path for leaf in leaves if in_old.get(leaf.physical_type, False) or in_old.get(leaf.logical_type.type, False)]
-    instants = _GREGORIAN if said.get(b"org.apache.spark.timeZone") in {b"UTC", b"Etc/UTC", b"GMT"} else _STANDARD
+    instants = _GREGORIAN if metadata.get(b"org.apache.spark.timeZone") in {b"UTC", b"Etc/UTC", b"GMT"} else _STANDARD
     for batch in file.iter_batches(ROWS, columns=paths) if paths else ():
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if any(_is_before(leaf, instants) for leaf in _leaves(column)):

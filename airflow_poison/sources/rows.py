@@ -320,9 +320,9 @@ class _Odd:
         bounds: Any = pc.min_max(whole).as_py()
         if bounds["min"] is not None and (bounds["min"] < first or bounds["max"] > last):
             right: _Array = pc.and_(pc.greater_equal(whole, pa.scalar(first)), pc.less_equal(whole, pa.scalar(last)))
-            said = f"is beyond what {kind} can hold here" if pa.types.is_time(kind) else f"({kind}) is no instant that can be written here"
+            problem = f"is beyond what {kind} can hold here" if pa.types.is_time(kind) else f"({kind}) is no instant that can be written here"
             wrong = [at for at, fits in enumerate(right.to_pylist()) if fits is False]
-            self._note(wrong, rows, lambda at: f"{whole[at].as_py()} {said}")
+            self._note(wrong, rows, lambda at: f"{whole[at].as_py()} {problem}")
             array = pc.if_else(right, array, pa.scalar(None, kind))
         if pa.types.is_date(kind):
             return array.cast(pa.date32())
@@ -476,8 +476,8 @@ class _Rows:
     def _priority(self, column: str, wrong: list[str]) -> str:
         number = self._number(column, "priority", "whole numbers")
         right = f"({number} BETWEEN 0 AND {HIGHEST_PRIORITY} AND {number} = floor({number}))"
-        said = f"{_text(f'priority={column!r}: ')} || {self._as_text(column)} || "
-        refusal = said + _text(f" is no priority; expected a whole number from 0 to {HIGHEST_PRIORITY}.")
+        beginning = f"{_text(f'priority={column!r}: ')} || {self._as_text(column)} || "
+        refusal = beginning + _text(f" is no priority; expected a whole number from 0 to {HIGHEST_PRIORITY}.")
         wrong.append(f"CASE WHEN {self._as_text(column)} IS NOT NULL AND {right} IS NOT TRUE THEN {refusal} END")
         return f"CASE WHEN {right} THEN {number}::INTEGER ELSE {DEFAULT_PRIORITY} END"
 
@@ -487,8 +487,8 @@ class _Rows:
         seconds = self._number(after, "expires_after", "a number of seconds")
         first, last = ((date - now).total_seconds() for date in (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)))
         right = f"(isfinite({seconds}) AND {seconds} BETWEEN {first} AND {last})"
-        said = f"{_text(f'expires_after={after!r}: ')} || {self._as_text(after)} || "
-        refusal = said + _text(f" seconds from now are no date of the {_DATES}.")
+        beginning = f"{_text(f'expires_after={after!r}: ')} || {self._as_text(after)} || "
+        refusal = beginning + _text(f" seconds from now are no date of the {_DATES}.")
         wrong.append(f"CASE WHEN {self._as_text(after)} IS NOT NULL AND {right} IS NOT TRUE THEN {refusal} END")
         part = f"round_even(({seconds} - trunc({seconds})) * 1000000, 0)::BIGINT"  # as timedelta rounds
         return f"CASE WHEN {right} THEN {_micros(now)} + trunc({seconds})::BIGINT * 1000000 + {part} END"

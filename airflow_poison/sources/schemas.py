@@ -109,7 +109,7 @@ def _asked(registry: Registry, path: str) -> dict[str, Any]:
     if registry.user:
         pair = base64.b64encode(f"{registry.user}:{registry.password}".encode()).decode()
         request.add_header("Authorization", f"Basic {pair}")
-    said = ""
+    why = ""
     for number in range(_TRIES):
         time.sleep(number * 0.5)
         try:
@@ -117,28 +117,28 @@ def _asked(registry: Registry, path: str) -> dict[str, Any]:
                 found: Any = json.load(answer)
                 if isinstance(found, dict) and isinstance(found.get("schema"), str):
                     return found
-                said = "it answers with no schema"
+                why = "it answers with no schema"
                 break
         except HTTPError as error:
             with error:
-                said, code = f"{error.code} {error.reason}", _code_of(error)
+                why, code = f"{error.code} {error.reason}", _code_of(error)
             if code in _NOT_THERE:
                 raise LookupError(path) from None
             if error.code < _SERVER_ERROR:
                 break
         except (URLError, OSError, ValueError) as error:
-            said = str(error)
+            why = str(error)
     raise SourceError(
-        f"The schema registry {registry.url} does not answer {path}: {said}. Check its address, and its user and password. Nothing was sent."
+        f"The schema registry {registry.url} does not answer {path}: {why}. Check its address, and its user and password. Nothing was sent."
     )
 
 
 def _code_of(error: HTTPError) -> object:
     try:
-        said = json.load(error)
+        answer = json.load(error)
     except (ValueError, OSError):
         return None
-    return said.get("error_code") if isinstance(said, dict) else None
+    return answer.get("error_code") if isinstance(answer, dict) else None
 
 
 class Schema(ABC):

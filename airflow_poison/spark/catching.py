@@ -134,9 +134,9 @@ class _Catching:
         there = {each.name(): each for each in self._listed(plan.output())}
         if there.keys() & {PLACE, ROW, NUMBER, FAILED}:
             raise _NotCaughtError
-        said = there.pop(POISON_COLUMN, None) or self._text(None)
+        verdict_column = there.pop(POISON_COLUMN, None) or self._text(None)
         number = there.pop(LOOKUP_ID, None)
-        verdict = self._of.If(raised, self._text(RAISED), said)
+        verdict = self._of.If(raised, self._text(RAISED), verdict_column)
         places = [self._named(each, PLACE) for each in self._places()]
         if not self._row:
             known = self._id if number is None else self._of.If(raised, self._id, number)
@@ -145,7 +145,7 @@ class _Catching:
             )
         if level.raised is None:
             level = level._replace(plan=self._logical.Project(self._seq([*self._listed(level.plan.output()), raised]), level.plan))
-            verdict = self._of.If(raised.toAttribute(), self._text(RAISED), said)
+            verdict = self._of.If(raised.toAttribute(), self._text(RAISED), verdict_column)
         fails = self._of.IsNotNull(verdict)
         kept = fails if self._null is None else self._of.Or(fails, self._null)
         row = self._fields((each.name(), each) for each in self._row)

@@ -164,13 +164,13 @@ class SparkEngine:
         if table.node and (job.transform is not None or site is None):
             side_by_side(table.folder.here, [file.path for file in claim.files])
         if job.transform is not None:
-            transform_claim(self._spark, self._executors.jobs, table, claim, job, site=site, keep_alive=keep_alive, tell=self._progress)
+            transform_claim(self._spark, self._executors.jobs, table, claim, job, site=site, keep_alive=keep_alive, report=self._progress)
             return
         self.prepare(table, job.handler, job.outputs)
         if site is None:
             self._watched(self._job(SharedSite(table.root), claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
             return
-        site.tell(job)
+        site.announce(job)
         rows = self._watched(self._job(site, claim, job).collect, table, claim, keep_alive)
         site.fetch(job, [name for row in rows for name in row["files"]])
 
@@ -318,12 +318,12 @@ class SparkEngine:
 
     def _reporter(self, table: QueueTable, claim: Claim, watched: Watched) -> Callable[[], None]:
         """Return the callback for every task that has ended."""
-        said_of = {-1}
+        reported = {-1}
 
         def report() -> None:
             progress = watched.progress()
-            if progress is not None and progress.done not in said_of:
-                said_of.add(progress.done)
+            if progress is not None and progress.done not in reported:
+                reported.add(progress.done)
                 self._progress(f"queue {table.name}: {claim.messages:,} messages, task {progress.done} of {progress.tasks} done")
 
         return report
@@ -345,7 +345,7 @@ def transform_claim(
     *,
     site: NodeSite | None = None,
     keep_alive: Callable[[], None],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Deliver a claim's messages to a transformation: its results stand in the stage then, and what remains of the messages.
 
@@ -359,7 +359,7 @@ def transform_claim(
     shutil.rmtree(folder, ignore_errors=True)
     messages = _messages(table.root, claim.files, job.policy, with_errors=job.detection is not None)
     ids = messages.column(LOOKUP_ID).to_numpy()
-    carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
+    recovered = RecoveredAttempts.load(Path(job.recovered)) if job.recovered else RecoveredAttempts()
     limit = job.policy.effective_transaction_timeout.total_seconds()
     units = SparkUnits(
         spark, jobs, table, claim, lookup_ids=ids, transformation=job.transform, folder=folder, limit=limit, outputs=job.outputs, site=site
@@ -372,7 +372,7 @@ def transform_claim(
     name, began = f"queue {table.name}", time.monotonic()
 
     def say(line: str) -> None:
-        tell(f"{name}: {line}")
+        report(f"{name}: {line}")
 
     def alive(batch: pa.RecordBatch) -> pa.RecordBatch:
         keep_alive()
@@ -380,7 +380,7 @@ def transform_claim(
 
     say(f"transforming {counted(claim.messages, 'message')}")
     with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark), types_kept(spark):
-        outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, tell=say).run(keep_alive)
+        outcome = UnitDelivery(job, messages, units, journal, recovered=recovered, rules=rules, report=say).run(keep_alive)
         if job.detection is not None and job.detection.found:
             return  # the claim is settled anew, without what failed so
         say(f"{counted(claim.messages, 'message')} transformed in {counted(outcome.units, 'unit')} and {time.monotonic() - began:.1f} s")
@@ -388,7 +388,7 @@ def transform_claim(
         with OutcomeWriter(stage / "out", _TASK) as writer:
             some = map(alive, chosen(table.root, claim.files, open_ids(job, outcome)))
             messages_left = sized(some, BATCH_ROWS)  # each batch that is settled costs the same, however small
-            for rows in settled(job, outcome, carry, messages_left, _results(job, units)):
+            for rows in settled(job, outcome, recovered, messages_left, _results(job, units)):
                 keep_alive()
                 writer.write(pa.Table.from_batches([rows]))
         reach("frames.outcome.after")

@@ -184,36 +184,36 @@ def answer(wanted: Wanted | None, batches: Any) -> Iterator[pa.RecordBatch]:
     """
     for _ in batches:
         pass
-    said = {"host": socket.gethostname(), "python": sys.executable, "lacks": "", "why": "", "wrote": uuid4().hex}
+    report = {"host": socket.gethostname(), "python": sys.executable, "lacks": "", "why": "", "wrote": uuid4().hex}
     if wanted is not None:
         try:
-            _look(said, *wanted)
+            _look(report, *wanted)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, the driver reports it)
-            said["why"] = f"{type(error).__name__}: {error}"
-    yield pa.record_batch([pa.array([json.dumps(said)])], names=["answer"])
+            report["why"] = f"{type(error).__name__}: {error}"
+    yield pa.record_batch([pa.array([json.dumps(report)])], names=["answer"])
 
 
-def _look(said: dict[str, str], version: str, handler: tuple[Any, ...] | None, pickled: bytes, probe: str) -> None:
+def _look(report: dict[str, str], version: str, handler: tuple[Any, ...] | None, pickled: bytes, probe: str) -> None:
     """Try one thing after the other; ``lacks`` names what is being tried, and is empty in the end."""
-    said["lacks"] = "module"
+    report["lacks"] = "module"
     for module in NEEDS:
         import_module(module)
-    said["lacks"] = "package"
+    report["lacks"] = "package"
     package: Any = import_module("airflow_poison")
     import_module("airflow_poison.delivery.stage")
     if package.__version__ != version:
         raise ImportError(f"it finds version {package.__version__} in {package.__file__}")
-    said["lacks"] = "handler"
+    report["lacks"] = "handler"
     handlers: Any = import_module("airflow_poison.delivery.handlers")
     if handler is not None:
         handlers.load_handler(handlers.HandlerRef(*handler))
-    said["lacks"] = "store"
+    report["lacks"] = "store"
     folder: Any = pickle.loads(pickled)  # noqa: S301  (the driver's)
     if folder.here(f"{probe}/{MARK}").read_text() != probe:
         raise OSError("another file is there")
-    Path(folder.root, probe, said["wrote"]).touch()
-    folder.share([f"{probe}/{said['wrote']}"])
-    said["lacks"] = ""
+    Path(folder.root, probe, report["wrote"]).touch()
+    folder.share([f"{probe}/{report['wrote']}"])
+    report["lacks"] = ""
 
 
 KINDS = (".py", ".zip", ".egg", ".whl")

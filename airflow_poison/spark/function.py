@@ -484,9 +484,9 @@ def failure_of_job(error: Exception) -> Failure:
     for condition, words in _CONDITION.findall(text):
         if condition not in _WRAPPERS:
             whole = _SAID.fullmatch(words.strip())
-            said, context = words.strip().partition("\n")[::2] if whole is None else whole.groups()
-            said = re.sub(r" SQLSTATE: \w+$", "", said)
-            return Failure(FailureKind.EXCEPTION, condition, cut(said, MAX_TEXT), cut_front(context.strip(), MAX_TRACE))
+            message, context = words.strip().partition("\n")[::2] if whole is None else whole.groups()
+            message = re.sub(r" SQLSTATE: \w+$", "", message)
+            return Failure(FailureKind.EXCEPTION, condition, cut(message, MAX_TEXT), cut_front(context.strip(), MAX_TRACE))
     return Failure(FailureKind.EXCEPTION, type(error).__name__, cut(why(error), MAX_TEXT))
 
 

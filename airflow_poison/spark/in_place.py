@@ -133,7 +133,7 @@ class _Tried:
     good: list[str] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     number: int = 0
-    said: float = field(default_factory=time.monotonic)
+    reported_at: float = field(default_factory=time.monotonic)
     one_each: bool = False
 
 
@@ -213,13 +213,13 @@ class InPlace:
         for path in self._failing:
             with self._open(path) as file:
                 for batch in file.iter_batches(_ROWS, columns=[ROW]):
-                    rows, ids, said = cast("Any", batch.column(ROW)).flatten()
+                    rows, ids, texts = cast("Any", batch.column(ROW)).flatten()
                     numbers: list[int] = ids.to_pylist()
                     first = {number: place for place, number in reversed([*enumerate(numbers)]) if number not in seen}
                     seen.update(first)
                     places = pa.array(sorted(first.values()), pa.int64())
                     row = rows.take(places)
-                    named = self._failures(ids.take(places).to_pylist(), said.take(places).to_pylist())
+                    named = self._failures(ids.take(places).to_pylist(), texts.take(places).to_pylist())
                     names = [field.name for field in row.type if field.name not in {LOOKUP_ID, RECORD}]
                     cells = pa.record_batch([pc.struct_field(row, [name]) for name in names], names=names)
                     if RECORD not in {field.name for field in row.type}:
@@ -232,12 +232,12 @@ class InPlace:
                     self.named += [each for each, is_one in zip(named, is_record.to_pylist(), strict=True) if not is_one]
                     yield cells.filter(pc.invert(is_record))
 
-    def _failures(self, numbers: Sequence[int], said: Sequence[str | None]) -> list[Failure | None]:
+    def _failures(self, numbers: Sequence[int], texts: Sequence[str | None]) -> list[Failure | None]:
         """Return the failures of rows that have failed alone, or that the transformation itself names; None: what it raises is not known here."""
         if self._unnamed is None:
             return [self._alone.get(number) for number in numbers]
-        known = {text: failure_of_verdict(text) for text in {*said} if text is not None and text != catching.RAISED}
-        return [None if number in self._unnamed else known.get(text or "") for number, text in zip(numbers, said, strict=True)]
+        known = {text: failure_of_verdict(text) for text in {*texts} if text is not None and text != catching.RAISED}
+        return [None if number in self._unnamed else known.get(text or "") for number, text in zip(numbers, texts, strict=True)]
 
     def all_rows(self, folder: Path) -> Iterator[pa.RecordBatch]:
         """Yield all rows, which Spark writes to a folder of the queue first, as it does for a send; it is gone afterwards.
@@ -369,9 +369,9 @@ class InPlace:
 
     def _fails(self, given: NumberedRows, tried: _Tried, first: int, end: int) -> bool:
         """Transform the rows from a place to another; return whether one that is not known fails: then none lands."""
-        if time.monotonic() - tried.said > _SAYS_EVERY:
+        if time.monotonic() - tried.reported_at > _SAYS_EVERY:
             self._order.progress(f"{counted(tried.number, 'piece')} transformed: {sum(self._rows_in(tried.good)):,} rows land so far")
-            tried.said = time.monotonic()
+            tried.reported_at = time.monotonic()
         tried.number += 1
         job = self._planned(given.frame(self._rows.sparkSession, first, end))
         try:
@@ -593,8 +593,8 @@ class InPlace:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
             failure = failure_of_job(error)
-            said = failure.type if self._order.hides else f"{failure.type}: {next(iter(failure.text.splitlines()), '')}"
-            raise _JobFailedError(f"the job failed ({said})", failure if is_of_row(error) else None) from error
+            text = failure.type if self._order.hides else f"{failure.type}: {next(iter(failure.text.splitlines()), '')}"
+            raise _JobFailedError(f"the job failed ({text})", failure if is_of_row(error) else None) from error
         files = [path for path in self._place.files.names(folder) if path.endswith(".parquet")]
         here = sum(self._rows_in(files))
         there = here if counted is None else int(counted.get["rows"])

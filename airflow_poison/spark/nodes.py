@@ -82,11 +82,11 @@ class NodeSite:
 
     # The driver's side
 
-    def tell(self, job: StageJob) -> None:
+    def announce(self, job: StageJob) -> None:
         """Make objects of the tasks' orders in files."""
         paths: list[str | Path] = [*columns_beside(Path(job.journal_folder)), *filter(None, (job.dialogs,))]
-        if job.carry is not None:
-            files = RecoveredAttempts.files(Path(job.carry))
+        if job.recovered is not None:
+            files = RecoveredAttempts.files(Path(job.recovered))
             rows = [Path(path) for path in json.loads(files[-1].read_text())]
             paths += (*files, *rows, *(path for folder in {each.parent for each in rows} for path in columns_beside(folder)))
         self.folder.share([self._below(path) for path in paths])
@@ -159,7 +159,7 @@ class NodeSite:
         self.folder.fetch(f"{self.holder}/{BEGUN}")
         if job.dialogs is not None:
             self.folder.fetch(self._below(job.dialogs))
-        rows = [] if job.carry is None else self._fetch_carry(Path(job.carry))
+        rows = [] if job.recovered is None else self._fetch_recovered(Path(job.recovered))
         for folder in {job.journal_folder, *(os.path.dirname(path) for path in rows)}:  # noqa: PTH120  (plain strings)
             for output in job.outputs:
                 self.folder.fetch(self._below(LearnedColumns(Path(folder)).path(output.name)))
@@ -171,15 +171,15 @@ class NodeSite:
         return replace(
             job,
             journal_folder=journals,
-            carry=here(job.carry),
+            recovered=here(job.recovered),
             dialogs=here(job.dialogs),
             stop_file=here(job.stop_file),
             detection=job.detection and replace(job.detection, folder=journals),
         )
 
-    def _fetch_carry(self, carry: Path) -> list[str]:
+    def _fetch_recovered(self, recovered: Path) -> list[str]:
         """Fetch what earlier tries have done, with the rows that their messages returned; return where these are on the driver's node."""
-        *files, listed = RecoveredAttempts.files(carry)
+        *files, listed = RecoveredAttempts.files(recovered)
         for path in files:
             self.folder.fetch(self._below(path))
         rows: list[str] = json.loads(self.folder.objects.get(self._below(listed)) or b"[]")
@@ -254,16 +254,16 @@ class _Signals:
         self._thread = threading.Thread(target=self._watch, name="poison-signals", daemon=True)
 
     def __enter__(self) -> Self:
-        self._carry()
+        self._forward()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
         self._thread.join()
-        self._carry()
+        self._forward()
 
-    def _carry(self) -> None:
+    def _forward(self) -> None:
         for name in self._names:
             here = Path(self._folder.root, name)
             if name in self._known:
@@ -279,7 +279,7 @@ class _Signals:
     def _watch(self) -> None:
         while not self._left.wait(EVERY):
             with suppress(StoreUnreachableError, OSError):  # the next look, or the task's own requests, will see
-                self._carry()
+                self._forward()
                 if self._folder.is_shut_out(self._holder) and not self._left.wait(GRACE_SECONDS):
                     sys.stderr.write(f"{self._holder} is shut out: a later holder of the claim goes on. This worker ends.\n")
                     sys.stderr.flush()

@@ -97,7 +97,7 @@ class NumberedRows:
         """
         numbers = np.concatenate([np.array(sorted(named), np.int64), *(self._numbers(*piece) for piece in pieces)])
         order: Any = np.argsort(numbers, kind="stable")
-        said: Any = pa.array([named[number] for number in sorted(named)] + [None] * (len(numbers) - len(named)), pa.string()).take(order)
+        reasons: Any = pa.array([named[number] for number in sorted(named)] + [None] * (len(numbers) - len(named)), pa.string()).take(order)
         wanted, written = numbers[order], 0
 
         def batches(file: _File) -> Iterator[pa.RecordBatch]:
@@ -112,7 +112,7 @@ class NumberedRows:
                         batch = batch.drop_columns([UNFIT])  # noqa: PLW2901
                     if here.any():
                         rows: Any = batch.filter(pa.array(here))
-                        whys = said.take(pa.array(places[here]))
+                        whys = reasons.take(pa.array(places[here]))
                         written += len(whys) - whys.null_count
                         row = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
                         ours = pa.StructArray.from_arrays([row, rows.column(0), whys], names=["row", "id", "said"])

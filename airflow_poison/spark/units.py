@@ -205,7 +205,7 @@ class SparkUnits:
                 self.drop(lands or 0)
                 return _UNCAUGHT
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
-                self._raise_what_is_nobodys_fault(error)
+                self._raise_unless_of_a_row(error)
                 if lands is not None:
                     self.drop(lands)
                 traceable = number > 1 and (mark is None if self._marks else not traced and not running.late and self._spreads(number))
@@ -287,7 +287,7 @@ class SparkUnits:
         except (AnalysisException, TransformError):  # of frames that are read otherwise
             return None
         except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
-            self._raise_what_is_nobodys_fault(error)
+            self._raise_unless_of_a_row(error)
             return None  # a job for each set says whose fault it is
         if plan is None:
             return None
@@ -339,7 +339,7 @@ class SparkUnits:
             except (Py4JError, PySparkException) as error:
                 if _TOO_MUCH.search(str(error)):
                     raise _TooLarge from error
-                self._raise_what_is_nobodys_fault(error)
+                self._raise_unless_of_a_row(error)
                 noted = None if mark is None else self._properties().getProperty(f"{mark}{place}")
                 return Broke(self._failure(error, len(ids), running), () if noted is None else (int(noted),))
             if notes is not None and (raised := _caught([each for _, each in all_noted(notes)], ids)) is not None:
@@ -364,7 +364,7 @@ class SparkUnits:
             raise raised[0]
         return [results[place] for place in range(len(tasks))]
 
-    def _raise_what_is_nobodys_fault(self, error: Exception) -> None:
+    def _raise_unless_of_a_row(self, error: Exception) -> None:
         from pyspark.errors import AnalysisException
 
         if isinstance(error, TransformError):
@@ -382,8 +382,8 @@ class SparkUnits:
             raise error
         file = self._frames.unread(error)
         if file is not None or _NOT_THEIRS.search(str(error)):
-            said = why(error) if file is None else unread(f"{file}: it is damaged or gone")
-            raise SparkJobError(f"The Spark job of pass {self._claim.key} failed: {said}\nNo message is charged, nothing was committed.") from error
+            text = why(error) if file is None else unread(f"{file}: it is damaged or gone")
+            raise SparkJobError(f"The Spark job of pass {self._claim.key} failed: {text}\nNo message is charged, nothing was committed.") from error
 
     def drop(self, lands: int) -> None:
         """Forget the result that was kept under a number."""
@@ -568,8 +568,8 @@ class SparkUnits:
 
     def _spreads(self, number: int) -> bool:
         """Whether a unit without marks is spread over tasks, so that the one that fails points at an eighth."""
-        tells = self._marks is False and isinstance(self._jobs, ClassicJobs) and not self.parts
-        return tells and not self._transformation.mixes_rows and 1 < number <= LARGEST_SPREAD
+        locates = self._marks is False and isinstance(self._jobs, ClassicJobs) and not self.parts
+        return locates and not self._transformation.mixes_rows and 1 < number <= LARGEST_SPREAD
 
     @staticmethod
     def _share(lookup_ids: NDArray[np.int64], error: Exception) -> tuple[int, ...]:
@@ -606,17 +606,17 @@ def observed_in(observation: Any, name: str, leave: Callable[[], object]) -> int
 
     :param leave: called by the thread that asks, when it has the answer.
     """
-    said: list[int] = []
+    answers: list[int] = []
 
     def ask() -> None:
         with suppress(Exception):  # Spark has left out what counts them, or the JVM is gone
-            said.append(observation.get[name])
+            answers.append(observation.get[name])
         leave()
 
     thread = threading.Thread(target=ask, name="poison-observe", daemon=True)
     thread.start()
     thread.join(_OBSERVED_SECONDS)
-    return said[0] if said else None
+    return answers[0] if answers else None
 
 
 def _caught(functions: Sequence[PythonErrors], ids: NDArray[np.int64]) -> Broke | None:
@@ -715,8 +715,8 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
         if lookup_id is not None and (judged or outputs):
             ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
         if judged:
-            said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
-            ours.append(f.make_valid_utf8(reduce(f.coalesce, texts, said)).alias(POISON_COLUMN))  # Spark's texts may be any bytes
+            verdict_text = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
+            ours.append(f.make_valid_utf8(reduce(f.coalesce, texts, verdict_text)).alias(POISON_COLUMN))  # Spark's texts may be any bytes
         frames[key] = frame.select(*columns.values(), *ours)
     return Written(frames, judged)
 

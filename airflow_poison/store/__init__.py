@@ -53,7 +53,7 @@ class QueueStore(Protocol):
         return None
 
     @property
-    def absence(self) -> str:
+    def missing_reason(self) -> str:
         """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
         return ""
 
@@ -134,8 +134,8 @@ def _warn_once(uri: str) -> None:
 
 def no_such_queue(store: QueueStore, name: str) -> QueueNotFoundError:
     """Return the error for a queue that is not there, with those that are."""
-    if store.absence:
-        return QueueNotFoundError(f"There is no queue {name!r}: {store.absence}.")
+    if store.missing_reason:
+        return QueueNotFoundError(f"There is no queue {name!r}: {store.missing_reason}.")
     known = ", ".join(store.names()) or "none yet"
     return QueueNotFoundError(
         f"There is no queue {name!r} in {store.uri}. Queues there: {known}. Create it, or correct the name or the store's root."

@@ -103,7 +103,7 @@ class DeltaStore(QueueStore):
         return str(self._root)
 
     @property
-    def absence(self) -> str:
+    def missing_reason(self) -> str:
         try:
             self._root.stat()
         except FileNotFoundError:
@@ -360,9 +360,9 @@ class DeltaLog:
                 with suppress(deltalake.exceptions.DeltaError):
                     return self._before_what_does_not_count(found)
             if found.lost or found.unmarked:
-                raise TableChangedError(log_damage.said(self._uri, found, cause))
+                raise TableChangedError(log_damage.damage_text(self._uri, found, cause))
         error_of = CheckpointDamagedError if found.shortcuts and found.begins else TableChangedError
-        raise error_of(log_damage.said(self._uri, found, cause))
+        raise error_of(log_damage.damage_text(self._uri, found, cause))
 
     def _why(self, error: OSError) -> str:
         """Return why the log cannot be read, and what to do about it."""

@@ -245,7 +245,7 @@ def _put(root: str, version: int, content: bytes) -> None:
 # Words ----------------------------------------------------------------------------------------------------------------
 
 
-def said(root: str, found: Diagnosis, cause: str) -> str:
+def damage_text(root: str, found: Diagnosis, cause: str) -> str:
     """Return the words for a log that cannot be read."""
     name = Path(root).name
     if found.lost:

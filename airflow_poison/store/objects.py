@@ -134,9 +134,9 @@ class Objects:
             raise StoreUnreachableError(
                 f"The store {uri} is in an object store, which needs the package obstore. Install airflow-poison[object-store] where the task runs."
             ) from error
-        said = {**{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}, **options}
-        client = {match[1].lower(): _setting(value) for name, value in said.items() if (match := _CLIENT.fullmatch(name))}
-        if is_unencrypted(said):
+        settings = {**{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}, **options}
+        client = {match[1].lower(): _setting(value) for name, value in settings.items() if (match := _CLIENT.fullmatch(name))}
+        if is_unencrypted(settings):
             client.setdefault("allow_http", True)  # that is what was asked for
         config = {name.lower(): value for name, value in options.items() if not _CLIENT.fullmatch(name)}
         if (endpoint := config.pop("aws_endpoint_url_s3", None)) is not None:  # obstore does not know it under this name
@@ -478,5 +478,5 @@ def _cause(error: BaseException) -> str:
     text = str(error)
     code = "".join(_CODE.findall(text)[:1])
     meant = next((f"; {meaning}" for sign, meaning in _MEANINGS.items() if sign in text), "")
-    said = re.sub("^.*(?=Error performing )", "", first_line(error, 1_000)).partition("<")[0].rstrip(" :")
-    return said[:500] + (f" ({code})" if code else "") + meant
+    cause = re.sub("^.*(?=Error performing )", "", first_line(error, 1_000)).partition("<")[0].rstrip(" :")
+    return cause[:500] + (f" ({code})" if code else "") + meant

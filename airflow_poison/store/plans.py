@@ -58,7 +58,7 @@ def stored_sources(table: Table, snapshot: Snapshot | None = None) -> tuple[Stor
 
     :param snapshot: of this version. None: the newest.
     """
-    return _stored_position(table, table.log.load()) if snapshot is None else _said(table, snapshot.sources)
+    return _stored_position(table, table.log.load()) if snapshot is None else _sources_in(table, snapshot.sources)
 
 
 def stored_source(table: Table, name: str) -> StoredSource | None:
@@ -108,8 +108,8 @@ class Advancing:
         known = self._before(state)
         self._keys = [data_files.renamed(self._table.folder, file) for file in self._keys]
         kept = [file.path for file in (*self._kept, *self._keys)]
-        said = {**self._advance.record, "keys": kept}
-        row = data_files.one_row(SOURCE, lookup_id=0, message_id=self._advance.source, body=json.dumps(said).encode())
+        record = {**self._advance.record, "keys": kept}
+        row = data_files.one_row(SOURCE, lookup_id=0, message_id=self._advance.source, body=json.dumps(record).encode())
         written = data_files.write_new(self._table.folder, SOURCE, _POSITION_RECORD, row)
         reach("store.append.after_position")
         return [written, *self._keys], [] if known is None else [known.file, *self._gone]
@@ -153,10 +153,10 @@ def _stored_position(table: Table, state: LogState) -> tuple[StoredSource, ...]:
     paths = state.paths(SOURCE)
     if not paths:
         return ()
-    return _said(table, [file for file in state.files if file.sub_queue == SOURCE])
+    return _sources_in(table, [file for file in state.files if file.sub_queue == SOURCE])
 
 
-def _said(table: Table, there: Sequence[DataFile]) -> tuple[StoredSource, ...]:
+def _sources_in(table: Table, there: Sequence[DataFile]) -> tuple[StoredSource, ...]:
     live = {file.path: file for file in there}
     found = [_read(table, live, file) for file in live.values() if file.move_count == _POSITION_RECORD]
     return tuple(sorted(found, key=lambda each: each.name))
@@ -200,8 +200,8 @@ def record_plan(
 
     :param members: ``table_schema()``; its messages by lookup id, as ``members_of`` gives them.
     """
-    said = data_files.write_new(table.folder, PLAN, 0, data_files.one_row(PLAN, lookup_id=0, message_id=plan, body=json.dumps(record).encode()))
-    written = [said, data_files.write_new(table.folder, PLAN, 0, members)]
+    note = data_files.write_new(table.folder, PLAN, 0, data_files.one_row(PLAN, lookup_id=0, message_id=plan, body=json.dumps(record).encode()))
+    written = [note, data_files.write_new(table.folder, PLAN, 0, members)]
     reach("store.plan.after_files")
 
     def attempt(view: View) -> tuple[Commit | None, bool]:
@@ -245,9 +245,9 @@ def stored_plans(table: Table) -> tuple[StoredPlan, ...]:
     """
     view = table.view()
     found, stored = iter(view.snapshot.plans), list[StoredPlan]()
-    for said, members in zip(found, found, strict=True):
+    for note, members in zip(found, found, strict=True):
         try:
-            each = _stored(table, view.state, said, members)
+            each = _stored(table, view.state, note, members)
         except (PlanUnreadableError, TableChangedError) as error:
             _log.warning("A plan of queue %s is passed over: %s", table.name, error)
         else:
@@ -261,13 +261,13 @@ def plan_states(table: Table, ids: MutableMapping[str, str]) -> dict[str, PlanSt
     :param ids: of the plans whose files were read before, by path; what is read now is added.
     """
     view, states = table.view(), dict[str, PlanState]()
-    for said in view.snapshot.plans[::2]:
-        if said.path not in ids:
-            [plan] = data_files.read_columns(table.folder, said.path, ["message_id"])["message_id"].to_pylist()
-            ids[said.path] = plan or ""
-        number = view.state.number(_state(ids[said.path]))
+    for note in view.snapshot.plans[::2]:
+        if note.path not in ids:
+            [plan] = data_files.read_columns(table.folder, note.path, ["message_id"])["message_id"].to_pylist()
+            ids[note.path] = plan or ""
+        number = view.state.number(_state(ids[note.path]))
         if number is not None:
-            states[ids[said.path]] = _STATES[number]
+            states[ids[note.path]] = _STATES[number]
     return states
 
 
@@ -347,19 +347,19 @@ def counted(table: Table, state: LogState, step: PlanStep) -> Mapping[str, int]:
     return {_done(step.plan): (state.number(_done(step.plan)) or 0) + step.messages}
 
 
-def _stored(table: Table, state: LogState, said: DataFile, members: DataFile) -> StoredPlan | None:
-    row = data_files.read_columns(table.folder, said.path, ["message_id", "body"]).to_pylist()[0]
+def _stored(table: Table, state: LogState, note: DataFile, members: DataFile) -> StoredPlan | None:
+    row = data_files.read_columns(table.folder, note.path, ["message_id", "body"]).to_pylist()[0]
     plan, number = row["message_id"], state.number(_state(row["message_id"]))
     if number is None:
         return None
     passed = state.number(_passed(plan)) is not None
-    return StoredPlan(plan, _record(table, plan, row["body"]), _STATES[number], state.number(_done(plan)) or 0, passed, members, (said, members))
+    return StoredPlan(plan, _record(table, plan, row["body"]), _STATES[number], state.number(_done(plan)) or 0, passed, members, (note, members))
 
 
-def _is_forgotten(table: Table, state: LogState, said: DataFile) -> bool:
+def _is_forgotten(table: Table, state: LogState, note: DataFile) -> bool:
     """Whether the log knows no state of a plan any more; not of one whose file cannot be read."""
     try:
-        [plan] = data_files.read_columns(table.folder, said.path, ["message_id"])["message_id"].to_pylist()
+        [plan] = data_files.read_columns(table.folder, note.path, ["message_id"])["message_id"].to_pylist()
     except TableChangedError:
         return False
     return state.number(_state(plan or "")) is None

@@ -100,9 +100,9 @@ def queues(conn_id: str) -> dict[str, object]:
 
     settings, store = opened_connection(conn_id)
     with named_errors(f"The store of connection {conn_id!r}"):
-        names, absence = store.names(), store.absence
-    if absence:
-        log.warning("Connection %r has no queues to show: %s.", conn_id, absence)
+        names, missing_reason = store.names(), store.missing_reason
+    if missing_reason:
+        log.warning("Connection %r has no queues to show: %s.", conn_id, missing_reason)
     found, unreadable = [], list[str]()
     overviews: list[QueueOverview] = []
     memory = _memory(conn_id, settings, store)
@@ -122,7 +122,7 @@ def queues(conn_id: str) -> dict[str, object]:
     return {
         "conn_id": conn_id,
         "at": now.isoformat(),
-        "exists": not absence,
+        "exists": not missing_reason,
         "queues": found,
         "unreadable": unreadable,
         "totals": _totals(overviews),
@@ -421,7 +421,7 @@ def open_queue(conn_id: str, name: str, who: str | None = None) -> Iterator[Queu
             _ = queue.table if who else queue.reading
         except (QueueNotFoundError, QueueNameError) as error:
             why = ""
-            if store.absence and not who:
+            if store.missing_reason and not who:
                 why = ": its folder does not exist where the API server runs, whose log says which"
                 log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
             raise NotThereError(f"There is no queue {name!r} in the store of connection {conn_id!r}{why}.") from error

@@ -162,5 +162,5 @@ def test_a_driver_whose_result_was_told_by_another_one_leaves_nothing(bucket: st
     table = sent(QueueHook().store(), "good")
     mine = Submission(table, "run")
     with mine.kept():
-        mine.tell({"result": None})
+        mine.write_outcome({"result": None})
     assert not Submission(table, "run").attempts()

@@ -43,12 +43,12 @@ def policy(**settings: Any) -> Msmq4:
 
 
 def opened_session(
-    handler: Any, partition: str = "3", carry: RecoveredAttempts | Path | None = None, at_hand: DialogState | None = None, **job: Any
+    handler: Any, partition: str = "3", carry: RecoveredAttempts | Path | None = None, dialog_state: DialogState | None = None, **job: Any
 ) -> ServerSession:
     """Open a session of a queue, as a task does."""
     known = RecoveredAttempts.load(carry) if isinstance(carry, Path) else carry or RecoveredAttempts()
     given: dict[str, Any] = {"queue": "", "handler": resolve_handler(handler), "clock": SystemClock()}
-    return open_session(StageJob(**given | job), partition, known, at_hand)
+    return open_session(StageJob(**given | job), partition, known, dialog_state)
 
 
 @pytest.fixture

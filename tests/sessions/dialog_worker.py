@@ -15,7 +15,7 @@ from airflow_poison.delivery.recovered import read_history
 from airflow_poison.values import fault_points
 from tests.given.endpoints import broker
 from tests.sessions.conftest import opened_session
-from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, message
+from tests.sessions.dialogs import Seen, dialog_batch, dialog_state, end_dialog, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def deliver(folder: Path, isolation: str, messages: list[str]) -> dict[str, Any]
     journals.mkdir()
     if not tries:
         (folder / "worker").write_text(str(os.getpid()))
-    carry = read_history(tries).carry
+    carry = read_history(tries).recovered
     if tries:
         carry.save(folder / "carry")
     rows, seen = [_message(folder, each) for each in messages], Seen()
@@ -48,7 +48,7 @@ def deliver(folder: Path, isolation: str, messages: list[str]) -> dict[str, Any]
         journal_folder=journals,
         isolation=isolation,
         carry=folder / "carry" if tries else None,
-        at_hand=at_hand(),
+        dialog_state=dialog_state(),
     ) as session:
         for start in range(0, len(rows), 3):
             report = session.deliver(dialog_batch(rows[start : start + 3], start))

@@ -92,7 +92,7 @@ def _row(each: Outgoing | bytes | str) -> dict[str, Any]:
     }
 
 
-def at_hand(endpoints: Iterable[ConversationEndpoint] = (), waiting: Mapping[str, tuple[str, ...]] | None = None) -> DialogState:
+def dialog_state(endpoints: Iterable[ConversationEndpoint] = (), waiting: Mapping[str, tuple[str, ...]] | None = None) -> DialogState:
     """What a pass has at hand of these conversations.
 
     :param waiting: types by the conversation's name, of the target's side.

@@ -33,7 +33,7 @@ def main(folder: Path, isolation: str, policy: Policy, words: list[str]) -> None
         handler="tests.sessions.endpoint_handlers:recorded",
         journal_folder=journals,
         isolation=isolation,
-        carry=story.carry,
+        carry=story.recovered,
         singly=bool(story.alone),
     ) as session:
         report = session.deliver(batch_of(saying(folder, *words)))

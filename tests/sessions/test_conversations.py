@@ -16,7 +16,7 @@ from airflow_poison.rules.decisions import Dispose, Halt, Park
 from tests.given.endpoints import broker, deliveries, processes, specification, written
 from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.conftest import policy as msmq4
-from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, endpoint, error, message, timer
+from tests.sessions.dialogs import Seen, dialog_batch, dialog_state, end_dialog, endpoint, error, message, timer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Delivering:
     def __call__(
         self, messages: Sequence[Outgoing | bytes | str], hand: DialogState | None = None, policy: Policy | None = None, handler: object = HANDLER
     ) -> BatchReport:
-        with self._session(handler, self._isolation, policy=policy or broker(1), at_hand=hand or at_hand()) as session:
+        with self._session(handler, self._isolation, policy=policy or broker(1), dialog_state=hand or dialog_state()) as session:
             report = session.deliver(dialog_batch(messages))
         self.seen.add(report)
         return report
@@ -135,7 +135,7 @@ def test_sb_30_e13_ending_a_conversation_removes_its_other_messages(deliver: Del
 
 def test_sb_43_a_reply_after_the_partners_end_is_an_error_at_once(deliver: Delivering) -> None:
     """EndDialog has arrived and waits behind the message: its state is DI already (section 11.1)."""
-    hand = at_hand([endpoint()], {"d1": ("Order", END_DIALOG)})
+    hand = dialog_state([endpoint()], {"d1": ("Order", END_DIALOG)})
 
     report = deliver([deliver.says("state,answer no"), end_dialog()], hand)
 
@@ -145,14 +145,14 @@ def test_sb_43_a_reply_after_the_partners_end_is_an_error_at_once(deliver: Deliv
 
 
 def test_a_partners_end_is_received_and_closes_the_dialog(deliver: Delivering) -> None:
-    deliver([deliver.says("ok"), end_dialog()], at_hand([endpoint()], {"d1": ("Order", END_DIALOG)}))
+    deliver([deliver.says("ok"), end_dialog()], dialog_state([endpoint()], {"d1": ("Order", END_DIALOG)}))
 
     assert deliver.seen.state() == "CD"
     assert {sent.message_type for sent in deliver.seen.sent} <= {BOTH_ENDED}, "only its broker may want to know"
 
 
 def test_sb_41_a_stale_timer_and_a_second_error_are_discarded(deliver: Delivering) -> None:
-    hand = at_hand([endpoint(timer_number=2)])
+    hand = dialog_state([endpoint(timer_number=2)])
 
     report = deliver([timer(number=1), error(), error(sequence=3)], hand)
 
@@ -162,7 +162,7 @@ def test_sb_41_a_stale_timer_and_a_second_error_are_discarded(deliver: Deliverin
 
 
 def test_sb_57_an_invalid_body_ends_the_dialog_and_tells_both_sides(deliver: Delivering) -> None:
-    hand = at_hand([endpoint(received=1)])
+    hand = dialog_state([endpoint(received=1)])
 
     report = deliver([message("d1", 2, "no JSON", "Question"), deliver.says("answer", sequence=3)], hand)
 
@@ -198,7 +198,7 @@ def test_a_postponed_message_is_overtaken_and_comes_back(deliver: Delivering) ->
     assert isinstance(report.decided.ends[0], GiveBack)
     assert deliver.seen.endpoints["d1"].missing == ((1, 1),)
 
-    back = deliver([deliver.says("answer back")], at_hand(deliver.seen.endpoints.values()))
+    back = deliver([deliver.says("answer back")], dialog_state(deliver.seen.endpoints.values()))
 
     assert told(back.words) == [COMMITTED]
     after = deliver.seen.endpoints["d1"]
@@ -214,7 +214,7 @@ def test_an_unprocessable_message_may_be_sent_again_by_people(deliver: Deliverin
     assert deliver.seen.endpoints["d1"].missing == ((2, 2),)
     assert deliver.seen.sent == []
 
-    back = deliver([deliver.says("answer mended", sequence=2)], at_hand(deliver.seen.endpoints.values()))
+    back = deliver([deliver.says("answer mended", sequence=2)], dialog_state(deliver.seen.endpoints.values()))
     assert told(back.words) == [COMMITTED]
 
 
@@ -230,17 +230,17 @@ def test_a_parked_message_lets_the_others_of_its_dialog_pass(deliver: Delivering
 
 def test_what_an_end_dialog_says_holds_while_it_is_put_off(session: Opener, journals: Path, isolation: str) -> None:
     deliver = Delivering(session, journals, isolation)
-    with session("tests.sessions.dialog_handlers:put_off", isolation, policy=broker(1), at_hand=at_hand([endpoint()])) as opened:
+    with session("tests.sessions.dialog_handlers:put_off", isolation, policy=broker(1), dialog_state=dialog_state([endpoint()])) as opened:
         deliver.seen.add(opened.deliver(dialog_batch([end_dialog("d1", 1)])))
 
     assert deliver.seen.state() == "DI"
-    again = deliver([end_dialog("d1", 1)], at_hand(deliver.seen.endpoints.values()))
+    again = deliver([end_dialog("d1", 1)], dialog_state(deliver.seen.endpoints.values()))
     assert told(again.words) == [COMMITTED], "and it can be received"
 
 
 def test_a_system_message_that_is_put_to_rest_counts_as_received(session: Opener, journals: Path, isolation: str) -> None:
     deliver = Delivering(session, journals, isolation)
-    with session("tests.sessions.dialog_handlers:refuse", isolation, policy=broker(1), at_hand=at_hand([endpoint()])) as opened:
+    with session("tests.sessions.dialog_handlers:refuse", isolation, policy=broker(1), dialog_state=dialog_state([endpoint()])) as opened:
         deliver.seen.add(opened.deliver(dialog_batch([error()])))
 
     assert deliver.seen.state() == "ER"
@@ -350,13 +350,13 @@ def test_an_envelope_that_nobody_can_read_makes_no_dialog(deliver: Delivering) -
     row = batch.to_pylist()[0] | {"properties": [("poison.dialog", "{")]}
     damaged = type(batch).from_pylist([row], schema=batch.schema)
 
-    with deliver._session(HANDLER, deliver._isolation, policy=broker(1), at_hand=at_hand()) as session:
+    with deliver._session(HANDLER, deliver._isolation, policy=broker(1), dialog_state=dialog_state()) as session:
         assert told(session.deliver(damaged).words) == [COMMITTED]
 
 
 def test_endpoints_over_several_batches(deliver: Delivering) -> None:
     """What an earlier batch did is known in the next one, and told once."""
-    with deliver._session(HANDLER, deliver._isolation, policy=broker(1), at_hand=at_hand()) as session:
+    with deliver._session(HANDLER, deliver._isolation, policy=broker(1), dialog_state=dialog_state()) as session:
         first = session.deliver(dialog_batch([deliver.says("answer")]))
         second = session.deliver(dialog_batch([deliver.says("end", sequence=2)], 1))
         third = session.deliver(dialog_batch([deliver.says("ok", sequence=3)], 2))

@@ -207,5 +207,5 @@ def test_the_journal_says_committed_only_behind_its_effect(tmp_path: Path) -> No
 
     story = read_history([tmp_path / "journal-0"])
 
-    assert [told_.effect.lookup_id for told_ in story.carry.effects] == [0]
-    assert not np.isin(story.carry.words & 0xFF, (MessageState.COMMITTED, MessageState.CARRIED)).any()
+    assert [told_.effect.lookup_id for told_ in story.recovered.effects] == [0]
+    assert not np.isin(story.recovered.words & 0xFF, (MessageState.COMMITTED, MessageState.CARRIED)).any()

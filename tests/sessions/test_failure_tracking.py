@@ -11,7 +11,7 @@ from airflow_poison.delivery.journal import MessageState
 from airflow_poison.dialogs.system_messages import ErrorDocument
 from tests.given.endpoints import broker, written
 from tests.given.reading import told
-from tests.sessions.dialogs import Seen, at_hand, dialog_batch, endpoint, error, message
+from tests.sessions.dialogs import Seen, dialog_batch, dialog_state, endpoint, error, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ TRACKED = track_failures("tests.sessions.dialog_handlers:talk")
 
 def test_sb_e10_the_fourth_failure_ends_the_conversation(session: Opener, journals: Path, isolation: str) -> None:
     folder, seen = journals.parent, Seen()
-    with session(TRACKED, isolation, policy=broker(1), at_hand=at_hand()) as opened:
+    with session(TRACKED, isolation, policy=broker(1), dialog_state=dialog_state()) as opened:
         report = opened.deliver(
             dialog_batch([message("d1", 1, f"{folder} answer no,raise"), message("d1", 2, f"{folder} ok"), message("d2", 1, f"{folder} answer")])
         )
@@ -43,7 +43,7 @@ def test_sb_e10_the_fourth_failure_ends_the_conversation(session: Opener, journa
 @pytest.mark.parametrize("failures", [0, 2])
 def test_sb_e10_failures_are_kept_with_the_conversation_over_passes(session: Opener, journals: Path, isolation: str, failures: int) -> None:
     folder, seen = journals.parent, Seen()
-    with session(TRACKED, isolation, policy=broker(1), at_hand=at_hand([endpoint(failures=failures)])) as opened:
+    with session(TRACKED, isolation, policy=broker(1), dialog_state=dialog_state([endpoint(failures=failures)])) as opened:
         seen.add(opened.deliver(dialog_batch([message("d1", 1, f"{folder} raise")])))
 
     assert len(written(folder)) == 4 - failures
@@ -51,7 +51,7 @@ def test_sb_e10_failures_are_kept_with_the_conversation_over_passes(session: Ope
 
 def test_sb_e10_an_error_received_ends_it_and_clears(session: Opener, isolation: str) -> None:
     seen = Seen()
-    with session(TRACKED, isolation, policy=broker(1), at_hand=at_hand([endpoint(failures=2)])) as opened:
+    with session(TRACKED, isolation, policy=broker(1), dialog_state=dialog_state([endpoint(failures=2)])) as opened:
         report = opened.deliver(dialog_batch([error()]))
     seen.add(report)
 
@@ -60,7 +60,7 @@ def test_sb_e10_an_error_received_ends_it_and_clears(session: Opener, isolation:
 
 
 def test_what_a_tracked_handler_raised_is_in_the_log(session: Opener, journals: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with session(TRACKED, "process", policy=broker(1), at_hand=at_hand()) as opened:
+    with session(TRACKED, "process", policy=broker(1), dialog_state=dialog_state()) as opened:
         opened.deliver(dialog_batch([message("d1", 1, f"{journals.parent} raise")]))
 
     printed = caplog.text

@@ -151,6 +151,6 @@ def test_two_tasks_that_die_together_charge_nobody_when_one_has_a_batch(tmp_path
 
     found = read_history([folder], timedelta(seconds=5))
 
-    assert {state for state, attempts, crashes in told(found.carry.words) if attempts or crashes} == set()
-    assert told(found.carry.words)[:3] == [(MessageState.SUSPECTED_ALONE, 0, 0)] * 3
+    assert {state for state, attempts, crashes in told(found.recovered.words) if attempts or crashes} == set()
+    assert told(found.recovered.words)[:3] == [(MessageState.SUSPECTED_ALONE, 0, 0)] * 3
     assert found.alone == (10,)

@@ -49,10 +49,10 @@ class Shop:
         begun = begin_dialogs(
             self.orders, service="Orders", far_service="Warehouse", contract="parts", dialogs=dialogs, key=f"begin-{bodies!r}", clock=CLOCK
         )
-        self.carry()
+        self.recovered()
         return begun.conversations
 
-    def carry(self) -> None:
+    def recovered(self) -> None:
         transmit(self.store, self.orders, CLOCK)
 
     def receive(self, key: str) -> ReceiveResult:
@@ -85,10 +85,10 @@ def test_sb_41_the_order_of_dialogs_over_several_files_and_tasks(tmp_path: Path,
     shop.handler.forget()
     for number, handle in enumerate(dialogs):
         send_on(shop.orders, handle, [("order", b"a"), ("order", b"raise"), ("order", b"c")], key=f"more-{number}", clock=CLOCK)
-    shop.carry()
+    shop.recovered()
     for number, handle in enumerate(dialogs[::3]):
         end_conversation(shop.orders, handle, error=9, key=f"end-{number}", clock=CLOCK)
-    shop.carry()
+    shop.recovered()
     CLOCK.advance(timedelta(minutes=2))
 
     result = shop.receive("all")

@@ -57,7 +57,7 @@ def a_try(table: QueueTable, since: int = 0, **told: Any) -> Submission:
     mine = Submission(table, KEY)
     mine.write(order(table, since), ())
     if told:
-        mine.tell(told)
+        mine.write_outcome(told)
     return mine
 
 

@@ -299,7 +299,7 @@ class ScriptedHost(Host["Held"]):
         if isinstance(decision, Dispose | Block | Halt):
             facts |= decision.details
         for event in decision.events:
-            self._tell(event, entry, **({} if event is EventType.POISON_EXCEPTION else facts))
+            self._write_event(event, entry, **({} if event is EventType.POISON_EXCEPTION else facts))
 
     def halted(self, decision: Halt) -> None:
         for event in decision.events:
@@ -307,12 +307,12 @@ class ScriptedHost(Host["Held"]):
 
     def left_in_place(self, entry: Held, decision: Park | Dispose) -> None:
         for event in decision.events[:-1]:
-            self._tell(event, entry, error="the message is held by another reader")
+            self._write_event(event, entry, error="the message is held by another reader")
 
     def postponed(self, entry: Held, failure: Failure) -> None:
         self._source.postpone(entry, failure.delay)
 
-    def _tell(self, event: EventType, entry: Held, **facts: str) -> None:
+    def _write_event(self, event: EventType, entry: Held, **facts: str) -> None:
         self._ledger.write(event, entry, **facts)
         if event is EventType.POISON_EXCEPTION and self._error_handler is not None:
             self._error_handler.handle_error(PoisonMessageError(entry.lookup_id, self._source.queue))

@@ -449,11 +449,11 @@ def test_a_run_that_dies_after_one_notifier_has_failed_leaves_the_alert_to_both(
 def test_asynchronous_functions_are_waited_for(store: QueueStore) -> None:
     heard: list[str] = []
 
-    async def tell(context: Any) -> None:
+    async def report(context: Any) -> None:
         await asyncio.sleep(0)
         heard.append(context["poison_alert"]["event"])
 
-    AlertTargets.of(tell).send(received(store, ServiceBroker()), "me", {}, CLOCK, logging.getLogger("task"))
+    AlertTargets.of(report).send(received(store, ServiceBroker()), "me", {}, CLOCK, logging.getLogger("task"))
     assert heard == ["QUEUE_DISABLED"]
 
 
@@ -571,14 +571,14 @@ def test_a_run_that_ends_behind_another_one_takes_nothing_back(store: QueueStore
     table, told = orders(store, "Move"), list[str]()
     receive(store, table)
 
-    def tell(alert: Alert) -> None:
+    def report(alert: Alert) -> None:
         told.append(alert.key)
         if len(told) == 1:
-            send_alerts(table, "me", {"notes": tell}, CLOCK)  # the same range, which this run leaves unfinished
+            send_alerts(table, "me", {"notes": report}, CLOCK)  # the same range, which this run leaves unfinished
             receive_more(store, table)
-            send_alerts(table, "me", {"notes": tell}, CLOCK)
+            send_alerts(table, "me", {"notes": report}, CLOCK)
 
-    send_alerts(table, "me", {"notes": tell}, CLOCK)
+    send_alerts(table, "me", {"notes": report}, CLOCK)
     assert alerts_of(table) == []
     assert len(told) == 3
     assert told[0] == told[1] != told[2]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.cli.tables import _lines
-from airflow_poison.cli.terminal import block, line, one_line, screen, table, tell
+from airflow_poison.cli.terminal import block, line, one_line, report, screen, table
 from airflow_poison.values.texts import visible
 from tests.given.command import run
 
@@ -30,7 +30,7 @@ def test_every_way_of_printing_escapes_it(capsys: Capture) -> None:
     rows.add_row(EVIL)
     screen().print(rows)
     line(screen(), EVIL, (EVIL, "bold"))
-    tell("table", {}, EVIL)
+    report("table", {}, EVIL)
     # then
     out = capsys.readouterr().out
     assert out.count(SHOWN) == 4

@@ -66,11 +66,11 @@ def tries(tmp_path: Path) -> Tries:
 
 def counts(story: ClaimHistory, *ids: int) -> list[tuple[int, int]]:
     """Attempts and crashes of messages."""
-    return [(attempts_of(story.carry.word_of(number)), crashes_of(story.carry.word_of(number))) for number in ids]
+    return [(attempts_of(story.recovered.word_of(number)), crashes_of(story.recovered.word_of(number))) for number in ids]
 
 
 def states(story: ClaimHistory, *ids: int) -> list[MessageState]:
-    return [state_of(story.carry.word_of(number)) for number in ids]
+    return [state_of(story.recovered.word_of(number)) for number in ids]
 
 
 def try_with_rows(tries: Tries, words: Mapping[int, int], records: Sequence[tuple[int, int, bytes]]) -> None:
@@ -94,7 +94,7 @@ def test_a_message_that_an_earlier_try_has_committed_is_delivered_again_when_wha
     assert states(story, 1, 4) == [MessageState.CARRIED] * 2
     assert states(story, 2, 3) == [MessageState.UNTOUCHED] * 2
     assert counts(story, 2, 3) == [(1, 0), (0, 0)]
-    assert sorted(returned.rows for _, returned in story.carry.returned.read(np.array([1, 2, 3, 4]))) == [b"four", b"one"]
+    assert sorted(returned.rows for _, returned in story.recovered.returned.read(np.array([1, 2, 3, 4]))) == [b"four", b"one"]
 
 
 def test_a_message_that_was_committed_when_nothing_was_kept_of_what_it_returned_stays_so(tries: Tries) -> None:
@@ -112,7 +112,7 @@ def test_the_only_message_in_flight_is_charged_and_delivered_alone_while_it_has_
     story = tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), ("1", {4: DONE})).story()
 
     assert counts(story, 1, 2, 3, 4) == [(0, 0), (1, 1), (0, 0), (0, 0)]
-    assert story.carry.failures[2].type == "killed"
+    assert story.recovered.failures[2].type == "killed"
     assert story.alone == (2,)
 
 
@@ -154,7 +154,7 @@ def test_a_suspect_of_which_something_has_become_is_none_any_more_and_was_never_
 
     story = tries.story()
 
-    assert crashes_of(story.carry.word_of(1)) == 0
+    assert crashes_of(story.recovered.word_of(1)) == 0
     assert story.alone == (4,)
 
 
@@ -204,7 +204,7 @@ def test_timeouts_of_all_tries_are_told_each_once(tries: Tries) -> None:
             log.append(Rollback(0, 1, 2, 0, late, innocent=True))
             log.append(Rollback(0, 2, 3, 0, Failure(FailureKind.CRASH)))
 
-    assert tries.story().carry.timeouts == 2
+    assert tries.story().recovered.timeouts == 2
 
 
 # A task that Spark runs again -----------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ class World:
         return not dead
 
     def _begins_with(self, story: ClaimHistory, number: int) -> int:
-        return story.carry.word_of(number)
+        return story.recovered.word_of(number)
 
     def _delivered(self, number: int, value: int) -> int:
         if state_of(value) is not MessageState.UNTOUCHED:
@@ -444,13 +444,15 @@ def test_in_any_history_each_culprit_is_charged_with_each_of_its_deliveries_and_
         world.live()
         last = world.tries.story()
 
-        assert {number: crashes_of(last.carry.word_of(number)) for number in IDS} == {number: ATTEMPTS * (number in culprits) for number in IDS}
+        assert {number: crashes_of(last.recovered.word_of(number)) for number in IDS} == {number: ATTEMPTS * (number in culprits) for number in IDS}
         assert {number: world.delivered[number] for number in culprits} == dict.fromkeys(culprits, ATTEMPTS)
-        assert {number for number in IDS if state_of(last.carry.word_of(number)) is MessageState.CARRIED} == set(IDS) - culprits
+        assert {number for number in IDS if state_of(last.recovered.word_of(number)) is MessageState.CARRIED} == set(IDS) - culprits
         assert (last.alone, last.careful) == ((), False)
         for number, story in enumerate(world.stories):
             again = read_history(world.tries.journals[:number])
-            assert again.carry.words.tolist() == story.carry.words.tolist(), "a later holder comes to the same words"
+            assert again.recovered.words.tolist() == story.recovered.words.tolist(), "a later holder comes to the same words"
             assert (again.alone, again.careful) == (story.alone, story.careful)
             for following in world.stories[number:]:
-                assert all(attempts_of(following.carry.word_of(each)) >= attempts_of(story.carry.word_of(each)) for each in IDS), "counts never fall"
+                assert all(attempts_of(following.recovered.word_of(each)) >= attempts_of(story.recovered.word_of(each)) for each in IDS), (
+                    "counts never fall"
+                )

@@ -121,8 +121,8 @@ def test_an_open_transaction_whose_end_is_lost_charges_nobody(tmp_path: Path) ->
     lost = 16 + 8 * ROWS + 4 * (last + 1)
     assert lost % SECTOR == 0
     path.write_bytes(content[:lost] + b"\xff" * SECTOR + content[lost + SECTOR :])
-    carry = read_journals([tmp_path])
-    assert carry.words_for(np.arange(last - 1, last + 3, dtype=np.int64)).tolist() == [word(MessageState.UNTOUCHED, 1)] * 3 + [0]
+    recovered = read_journals([tmp_path])
+    assert recovered.words_for(np.arange(last - 1, last + 3, dtype=np.int64)).tolist() == [word(MessageState.UNTOUCHED, 1)] * 3 + [0]
 
 
 def test_a_header_of_billions_of_messages_takes_no_memory(content: bytes) -> None:

@@ -132,7 +132,7 @@ def receive(policy: Policy, handlers: Handlers, root: Path, *, killed_at: int = 
     opening = Opening(counters=policy.counters_after(counters or {}, Restart.SERVER))
     job = replace(job_of(policy, opening), singly=bool(story.alone))
     journal = DyingJournal(folder, killed_at)
-    with EndpointSession(job, handlers, journal, story.carry) as endpoint:
+    with EndpointSession(job, handlers, journal, story.recovered) as endpoint:
         return endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS))
 
 
@@ -146,8 +146,8 @@ def live(policy: Policy, handlers: Handlers, kills: list[int]) -> tuple[BatchRep
             try:
                 report = receive(policy, handlers, folder, killed_at=killed_at)
             except KilledError:
-                carry = read_history(sorted(folder.iterdir())).carry
-                seen.append(dict(zip(carry.lookup_ids.tolist(), carry.words.tolist(), strict=True)))
+                recovered = read_history(sorted(folder.iterdir())).recovered
+                seen.append(dict(zip(recovered.lookup_ids.tolist(), recovered.words.tolist(), strict=True)))
                 stood.append(len(handlers.begun))
             else:
                 return report, seen, stood
@@ -264,9 +264,9 @@ def test_sb_17_the_document_of_a_disabled_queue_survives_its_pass(*, saved: bool
         told = receive(policy, handlers, folder).decided
         if saved:
             read_journals([folder / "0"]).save(folder / "carry")
-        carry = RecoveredAttempts.load(folder / "carry").merged(RecoveredAttempts()) if saved else read_journals([folder / "0"])
+        recovered = RecoveredAttempts.load(folder / "carry").merged(RecoveredAttempts()) if saved else read_journals([folder / "0"])
         job = job_of(policy)
-        with EndpointSession(job, handlers, Journal(folder, "1"), carry) as endpoint:
+        with EndpointSession(job, handlers, Journal(folder, "1"), recovered) as endpoint:
             again = endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS)).decided
 
     assert told is not None
@@ -297,8 +297,8 @@ def test_a_recorded_halt_closes_the_endpoint_of_every_batch() -> None:
 
         job = job_of(specification(1, failures=1))
         journal = Journal(folder, "1")
-        carry = read_partition(folder / "0", "0")
-        with EndpointSession(job, handlers, journal, carry) as endpoint:
+        recovered = read_partition(folder / "0", "0")
+        with EndpointSession(job, handlers, journal, recovered) as endpoint:
             report = endpoint.deliver(in_groups("   ", ["x"] * 3, first_id=100))
 
     assert len(handlers.begun) == begun
@@ -380,8 +380,8 @@ def test_where_a_message_goes_is_decided_with_what_the_endpoint_found() -> None:
             EndpointSession(job, handlers, DyingJournal(folder, 2), read_journals([])) as dying,
         ):
             dying.deliver(in_groups(" ", ["x"]))
-        carry = read_journals([folder])
-        with EndpointSession(job, handlers, Journal(folder, "0"), carry) as endpoint:
+        recovered = read_journals([folder])
+        with EndpointSession(job, handlers, Journal(folder, "0"), recovered) as endpoint:
             report = endpoint.deliver(in_groups(" ", ["x"]))
 
     assert handlers.begun == [0]

@@ -38,10 +38,10 @@ def test_sections_are_read_back_and_the_file_grows_in_steps(tmp_path: Path) -> N
         journal.append(np.arange(10, 6_010, dtype=np.int64), np.zeros(6_000, np.int32))
         assert journal.path.stat().st_size == 128 * 1024
 
-    carry = read_journals([tmp_path])
+    recovered = read_journals([tmp_path])
 
-    assert len(carry.lookup_ids) == 6_003
-    assert carry.words_for(ids(2, 99)).tolist() == [word(MessageState.CARRIED, 1), 0]
+    assert len(recovered.lookup_ids) == 6_003
+    assert recovered.words_for(ids(2, 99)).tolist() == [word(MessageState.CARRIED, 1), 0]
 
 
 def test_more_settled_and_then_more_attempts_win_when_journals_meet(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_more_settled_and_then_more_attempts_win_when_journals_meet(tmp_path: Pa
         with Journal(tmp_path, "0") as journal:
             journal.append(ids(30, 10, 20), words(*values))
 
-    carry = read_journals([tmp_path])
+    recovered = read_journals([tmp_path])
 
-    assert carry.lookup_ids.tolist() == [10, 20, 30]
-    assert carry.words.tolist() == [word(MessageState.ENDED, 1), word(MessageState.CRASHED, 2, 1), word(MessageState.COMMITTED)]
+    assert recovered.lookup_ids.tolist() == [10, 20, 30]
+    assert recovered.words.tolist() == [word(MessageState.ENDED, 1), word(MessageState.CRASHED, 2, 1), word(MessageState.COMMITTED)]
 
 
 @pytest.mark.parametrize("rows", [1, 5_000, 20_000])
@@ -79,11 +79,11 @@ def test_what_others_are_told_piece_by_piece_is_the_journal(tmp_path: Path, rows
         for name, content in told.items():
             (tmp_path / "there" / name).write_bytes(content)
 
-    carry = read_journals([tmp_path / "there"])
+    recovered = read_journals([tmp_path / "there"])
 
-    assert carry.lookup_ids.tolist() == [*range(rows + 2)]
-    assert carry.words_for(ids(0, rows)).tolist() == [word(MessageState.ENDED, 1), 0]
-    assert carry.failures[0].text == "no"
+    assert recovered.lookup_ids.tolist() == [*range(rows + 2)]
+    assert recovered.words_for(ids(0, rows)).tolist() == [word(MessageState.ENDED, 1), 0]
+    assert recovered.failures[0].text == "no"
 
 
 def test_no_journal_is_an_empty_carry_that_can_be_saved(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.delivery.landing_rows import _as_row, landings_of
 from airflow_poison.outputs import output_table
-from airflow_poison.outputs.output import ONLY, Fitting, Output, divided, outputs_of, rows_of, to_batch
+from airflow_poison.outputs.output import ONLY, Output, RowSchema, divided, outputs_of, rows_of, to_batch
 from airflow_poison.outputs.values import MISFITS, checked_by, delta_schema, delta_type, type_of
 from airflow_poison.values.data_frames import read_once
 from airflow_poison.values.ddl import parse_ddl
@@ -281,7 +281,7 @@ def test_the_type_of_a_column_that_is_not_declared_has_room(value: object, kind:
 # Frames ----------------------------------------------------------------------------------------------------------------
 
 
-def a_fitting(schema: pa.Schema | None = None, *, evolve: bool = False) -> Fitting:
+def a_fitting(schema: pa.Schema | None = None, *, evolve: bool = False) -> RowSchema:
     """Return what fits an output of a Delta table whose columns are learned, as one process learns them."""
     output = Output(uri="/x", schema=schema, evolve=evolve, delta=True)
     known: dict[str, pa.DataType] = {}
@@ -293,10 +293,10 @@ def a_fitting(schema: pa.Schema | None = None, *, evolve: bool = False) -> Fitti
             known[name] = filled(known.get(name, pa.null()), kind)
         return pa.schema(list(known.items()))
 
-    return Fitting(output, learn if schema is None else None)
+    return RowSchema(output, learn if schema is None else None)
 
 
-def columns_of(fitting: Fitting) -> dict[str, pa.DataType]:
+def columns_of(fitting: RowSchema) -> dict[str, pa.DataType]:
     return {column.name: column.kind for column in fitting._columns}
 
 
@@ -447,7 +447,7 @@ def test_what_lands_is_what_was_returned(data: st.DataObject) -> None:
     frame = data.draw(st.booleans())
     with TemporaryDirectory() as folder:
         output = Output(uri=str(Path(folder) / "out"), schema=schema, delta=True)
-        fitting = Fitting(output, None)
+        fitting = RowSchema(output, None)
 
         ((_, kept),) = rows_of(pa.Table.from_pylist(rows, schema=schema) if frame else rows, {ONLY: fitting}, alone=True)
         staged = _as_row(output, to_batch(kept, schema), datetime.now(UTC), [1] * len(kept))
@@ -480,7 +480,7 @@ def test_a_plain_dict_is_the_row_that_any_other_mapping_is(cells: dict[str, Any]
 
     def returned(row: Any) -> Any:
         try:
-            return rows_of(row, {ONLY: Fitting(output, None)}, alone=True)
+            return rows_of(row, {ONLY: RowSchema(output, None)}, alone=True)
         except OutputRowError as error:
             return str(error)
 

@@ -230,10 +230,10 @@ def test_a_message_has_the_counts_of_its_earlier_attempts(policy: Policy, attemp
 
 
 def test_what_its_last_attempt_led_to_is_known_unless_it_would_halt_an_endpoint_that_nobody_had() -> None:
-    def led_to(policy: Policy, state: MessageState, attempts: int) -> object:
-        return Entries(policy, batch_of(["x"]), [word(state, attempts)], VirtualClock().now()).entry(0).led_to
+    def resumed_end(policy: Policy, state: MessageState, attempts: int) -> object:
+        return Entries(policy, batch_of(["x"]), [word(state, attempts)], VirtualClock().now()).entry(0).resumed_end
 
-    assert isinstance(led_to(DefaultMessaging(max_failed_deliveries=2), MessageState.UNTOUCHED, 2), Dispose)
-    assert led_to(DefaultMessaging(max_failed_deliveries=2), MessageState.UNTOUCHED, 1) is None
-    assert led_to(ListenerPort(max_retries=2), MessageState.UNTOUCHED, 2) is None
-    assert led_to(ListenerPort(max_retries=2), MessageState.CRASHED, 2) is not None
+    assert isinstance(resumed_end(DefaultMessaging(max_failed_deliveries=2), MessageState.UNTOUCHED, 2), Dispose)
+    assert resumed_end(DefaultMessaging(max_failed_deliveries=2), MessageState.UNTOUCHED, 1) is None
+    assert resumed_end(ListenerPort(max_retries=2), MessageState.UNTOUCHED, 2) is None
+    assert resumed_end(ListenerPort(max_retries=2), MessageState.CRASHED, 2) is not None

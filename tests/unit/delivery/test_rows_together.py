@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.delivery.landing_rows import landing_rows, landings_of
 from airflow_poison.delivery.returned import ReturnedBy
-from airflow_poison.outputs.output import ONLY, Fitting, as_bytes, divided, is_together, outputs_of, rows_of, rows_together, table_kept
+from airflow_poison.outputs.output import ONLY, RowSchema, as_bytes, divided, is_together, outputs_of, rows_of, rows_together, table_kept
 from airflow_poison.values.errors import OutputRowError
 
 COLUMNS: dict[str, Any] = {
@@ -45,19 +45,19 @@ VALUES = {
 }
 
 
-def fitting(*names: str, must: str = "") -> dict[str, Fitting]:
+def fitting(*names: str, must: str = "") -> dict[str, RowSchema]:
     (declared,) = outputs_of("/out")
     columns = pa.schema([pa.field(name, COLUMNS.get(name, pa.int64()), nullable=name != must) for name in names])
-    return {ONLY: Fitting(replace(declared, schema=columns), None)}
+    return {ONLY: RowSchema(replace(declared, schema=columns), None)}
 
 
-def by_rows(table: pa.Table, lookup_ids: list[int], fittings: dict[str, Fitting]) -> list[Any]:
+def by_rows(table: pa.Table, lookup_ids: list[int], fittings: dict[str, RowSchema]) -> list[Any]:
     own, others = divided(table, lookup_ids, fittings, alone=True)
     assert not others
     return [rows_of(own[place], fittings, alone=True) if place in own else [] for place in range(len(lookup_ids))]
 
 
-def together(table: Any, lookup_ids: list[int], fittings: dict[str, Fitting]) -> list[Any] | None:
+def together(table: Any, lookup_ids: list[int], fittings: dict[str, RowSchema]) -> list[Any] | None:
     """Return the rows of each message of those that travel together; None: they cannot."""
     kept = rows_together(table, lookup_ids, fittings, alone=True)
     if not kept:

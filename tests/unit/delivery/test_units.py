@@ -141,7 +141,7 @@ def deliver(
     outage: Outage | None = None,
     expects: str = "",
     events: list[dict[str, str]] | None = None,
-    tell: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
     named: Mapping[int, Failure] | None = None,
 ) -> tuple[UnitOutcome, Tally, dict[int, dict[str, object]]]:
     """Deliver in one try; return what became of the messages: as told, in numbers, and the rows that remain.
@@ -157,9 +157,11 @@ def deliver(
     transform = Transformation(HandlerRef("shop:clean"), named=named or {})
     job = StageJob("orders", policy, HandlerRef("shop:clean"), str(here / "journal"), VirtualClock(), detection=detection, transform=transform)
     with Journal(here / "journal", "frames") as journal:
-        outcome = UnitDelivery(replace(job, deaths=story.deaths), batch, played, journal, carry=story.carry, rules=rules, tell=tell).run(keep_alive)
+        outcome = UnitDelivery(replace(job, deaths=story.deaths), batch, played, journal, recovered=story.recovered, rules=rules, report=report).run(
+            keep_alive
+        )
     wanted = np.isin(batch.column("lookup_id").to_numpy(), open_ids(job, outcome))
-    rows = pa.Table.from_batches(settled(job, outcome, story.carry, iter([batch.filter(pa.array(wanted))]), iter(())), table_schema()).to_pylist()
+    rows = pa.Table.from_batches(settled(job, outcome, story.recovered, iter([batch.filter(pa.array(wanted))]), iter(())), table_schema()).to_pylist()
     if events is not None:
         events += [
             {name: text for name, text in json.loads(row["body"]).items() if name != "move_count"}
@@ -290,7 +292,7 @@ def test_messages_that_were_transformed_together_with_one_that_raised_are_delive
 def test_where_too_many_raise_the_rest_stays_in_the_queue_uncounted(tmp_path: Path) -> None:
     played, lines = Played(dict.fromkeys(range(1, 1_501), "raise"), parts=8, catches=True), list[str]()
 
-    outcome, _, _ = deliver(tmp_path, played, messages(2_000), replace(MOVE, receive_retry_count=0), rules=UnitRules(), tell=lines.append)
+    outcome, _, _ = deliver(tmp_path, played, messages(2_000), replace(MOVE, receive_retry_count=0), rules=UnitRules(), report=lines.append)
 
     assert len(charged(outcome)) == MOST_SEARCHES
     assert played.landed == list(range(1_501, 2_001))
@@ -398,7 +400,7 @@ class Large(Played):
 def test_a_unit_that_fails_and_whose_parts_do_not_is_unstable_and_nobody_is_charged(tmp_path: Path, piece_rows: int) -> None:
     played, events, lines = Large({}), list[dict[str, str]](), list[str]()
 
-    outcome, _, rows = deliver(tmp_path, played, messages(30), rules=UnitRules(piece_rows=piece_rows), events=events, tell=lines.append)
+    outcome, _, rows = deliver(tmp_path, played, messages(30), rules=UnitRules(piece_rows=piece_rows), events=events, report=lines.append)
 
     assert (charged(outcome), rows, played.landed) == ({}, {}, list(range(1, 31)))
     assert events[-1] == {"messages": "30", "first": "1", "last": "30", "error": "CAST_INVALID_INPUT: bad"}
@@ -647,7 +649,7 @@ def test_a_search_says_why_what_would_name_the_culprits_and_how_long_the_rest_ma
     now = iter(range(0, 10_000, 4))
     monkeypatch.setattr(units, "time", SimpleNamespace(monotonic=lambda: next(now)))
     lines: list[str] = []
-    deliver(tmp_path, Played({3: "raise", 9: "raise", 20: "hang"}), messages(32), rules=UnitRules(chunk_rows=16), tell=lines.append)
+    deliver(tmp_path, Played({3: "raise", 9: "raise", 20: "hang"}), messages(32), rules=UnitRules(chunk_rows=16), report=lines.append)
 
     searched = [line for line in lines if "the pass looks for" in line]
     assert [line.partition(":")[0] for line in searched] == [
@@ -665,7 +667,7 @@ def test_a_claim_says_how_far_it_is_within_ten_seconds_and_what_is_left(tmp_path
 
     for told, done in [(0, 0), (1, 0), (2, 2), (2, 2), (3, 2)]:
         good[:done] = True
-        looking.tell_progress()
+        looking.report_progress()
         assert len(lines) == told
 
     assert lines == [

@@ -40,14 +40,14 @@ class Two:
         begun = begin_dialogs(
             self.orders, service="Orders", far_service="Warehouse", contract="parts", dialogs=dialogs, key=" ".join(types), clock=self.clock
         )
-        self.carry()
+        self.recovered()
         return list(begun.conversations)
 
     def send(self, handle: str, *types: str) -> None:
         send_on(self.orders, handle, [(each, b"") for each in types], key=" ".join(types), clock=self.clock)
-        self.carry()
+        self.recovered()
 
-    def carry(self) -> None:
+    def recovered(self) -> None:
         transmit(self.store, self.orders, self.clock)
 
 
@@ -84,7 +84,7 @@ def test_sb_19_what_a_disabled_queue_does_not_take_is_unsent_at_its_sender_in_it
     assert conversation(two.orders, second, 10).unsent == {}
     assert conversation(two.warehouse, target_handle(first), 10).unsent == {}
     enable(two.warehouse, two.clock)
-    two.carry()
+    two.recovered()
     assert conversation(two.orders, first, 10).unsent == {}
 
 

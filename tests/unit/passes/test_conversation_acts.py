@@ -76,7 +76,7 @@ class Two:
     def end(self, table: QueueTable, handle: str, **how: object) -> ActResult:
         return end_conversation(table, handle, key=self.key(), clock=self.clock, **how)  # type: ignore[arg-type]
 
-    def carry(self) -> None:
+    def recovered(self) -> None:
         for table in (self.orders, self.warehouse):
             transmit(self.store, table, self.clock)
 
@@ -109,7 +109,7 @@ def test_a_dialog_goes_to_the_queue_of_its_service_in_order(two: Two) -> None:
     handle = two.begin(b"1", b"2")
     two.send(handle, b"3")
     assert waiting(two.warehouse) == []
-    two.carry()
+    two.recovered()
     assert waiting(two.warehouse) == [("order", b"1"), ("order", b"2"), ("order", b"3")]
     assert two.orders.snapshot().transmissions == ()
     assert states(two.orders) == ["CO"]
@@ -136,8 +136,8 @@ def test_what_is_done_again_under_its_key_is_done_once(two: Two) -> None:
     once, twice = two.begun(dialogs, "begin"), two.begun(dialogs, "begin")
     assert (once.conversations, once.repeated, twice.repeated) == (twice.conversations, False, True)
     assert [two.send(once.conversations[0], b"c", key="send").repeated for _ in range(2)] == [False, True]
-    two.carry()
-    two.carry()
+    two.recovered()
+    two.recovered()
     assert sorted(waiting(two.warehouse)) == [("order", b"a"), ("order", b"b"), ("order", b"c")]
 
 
@@ -165,11 +165,11 @@ def test_a_key_names_what_is_done_on_one_conversation(two: Two) -> None:
 
 def test_sb_19_a_disabled_queue_leaves_messages_with_their_sender_and_gets_them_in_order(two: Two) -> None:
     handle = two.begin(b"1")
-    two.carry()
+    two.recovered()
     disable(two.warehouse, two.clock)
     for body in (b"2", b"3"):
         two.send(handle, body)
-        two.carry()
+        two.recovered()
     assert waiting(two.warehouse) == [("order", b"1")]
     assert waiting(two.warehouse, "transmission") == []
     assert len(two.orders.snapshot().transmissions) == 2
@@ -185,7 +185,7 @@ def test_sb_19_another_queue_does_not_wait_for_a_disabled_one(two: Two) -> None:
     disable(two.warehouse, two.clock)
     two.begin(b"held")
     two.begun([Dialog(messages=[("order", b"car")])], "garage", "Garage")
-    two.carry()
+    two.recovered()
     assert waiting(other) == [("order", b"car")]
     assert waiting(two.warehouse) == []
 
@@ -195,13 +195,13 @@ def test_sb_20_sb_21_a_service_whose_own_queue_is_off_still_sends_and_ends(two: 
     disable(two.orders, two.clock)
     two.send(handle, b"2")
     two.end(two.orders, handle)
-    two.carry()
+    two.recovered()
     assert [kind for kind, _ in waiting(two.warehouse)] == ["order", "order", END_DIALOG]
 
 
 def test_sb_22_timers_and_lifetimes_keep_running_while_the_queue_is_off_and_enter_first_when_it_is_on(two: Two) -> None:
     handle = two.begin(b"1", lifetime=5 * MINUTE, timer=MINUTE)
-    two.carry()
+    two.recovered()
     disable(two.orders, two.clock)
     assert [row.handle for row in conversations(two.orders)] == [handle]
     two.clock.advance(9 * MINUTE)
@@ -214,13 +214,13 @@ def test_sb_22_timers_and_lifetimes_keep_running_while_the_queue_is_off_and_ente
 
 def test_sb_20_sb_22_sb_43_a_service_whose_own_queue_is_off_sends_until_the_error_of_an_ended_lifetime_is_in_the_queue(two: Two) -> None:
     handle = two.begin(b"1", lifetime=MINUTE)
-    two.carry()
+    two.recovered()
     disable(two.orders, two.clock)
     two.clock.advance(2 * MINUTE)
     two.send(handle, b"2")
     tick(two.orders, two.clock)
     two.send(handle, b"3")  # what the local broker holds back has not arrived
-    two.carry()
+    two.recovered()
     assert [body for kind, body in waiting(two.warehouse) if kind == "order"] == [b"1", b"2", b"3"]
     enable(two.orders, two.clock)
     with pytest.raises(ConversationSendError, match=r"8429.*ER"):
@@ -231,7 +231,7 @@ def test_sb_20_sb_22_sb_43_a_service_whose_own_queue_is_off_sends_until_the_erro
 def test_sb_43_nothing_is_sent_after_a_lifetime_that_nobody_saw_end(two: Two) -> None:
     """The Error message is there from that instant on, whenever a pass puts it into the queue."""
     handle = two.begin(b"1", lifetime=MINUTE)
-    two.carry()
+    two.recovered()
     two.clock.advance(MINUTE - timedelta(microseconds=1))
     two.send(handle, b"2")
     two.clock.advance(timedelta(microseconds=1))
@@ -239,7 +239,7 @@ def test_sb_43_nothing_is_sent_after_a_lifetime_that_nobody_saw_end(two: Two) ->
         two.send(handle, b"3")
     with pytest.raises(ConversationTimerError, match=r"8458.*ER"):
         set_timer(two.orders, handle, MINUTE, key="late", clock=two.clock)
-    two.carry()
+    two.recovered()
     assert [body for _, body in waiting(two.warehouse)] == [b"1", b"2"]
     tick(two.orders, two.clock)
     assert errors(two.orders) == [-8489]
@@ -262,7 +262,7 @@ def test_a_lifetime_that_ends_tells_a_target_that_has_not_received_anything_yet(
     """Section 11.1: -8489 at both ends."""
     two.begin(b"1", lifetime=MINUTE)
     two.begin(b"2")
-    two.carry()
+    two.recovered()
     two.clock.advance(MINUTE)
     assert [(tick(table, two.clock), tick(table, two.clock)) for table in (two.orders, two.warehouse)] == [(1, 0), (1, 0)]
     assert (errors(two.orders), errors(two.warehouse)) == ([-8489], [-8489])
@@ -271,37 +271,37 @@ def test_a_lifetime_that_ends_tells_a_target_that_has_not_received_anything_yet(
 
 def test_sb_57_who_sends_to_a_service_that_does_not_exist_hears_8490_and_to_one_that_was_dropped_8470(two: Two) -> None:
     two.begun([Dialog(messages=[("order", b"1")])], "nobody", "Nobody")
-    two.carry()
+    two.recovered()
     assert errors(two.orders) == [-8490]
     handle = two.begin(b"1")
-    two.carry()
+    two.recovered()
     drop_service(two.warehouse, "Warehouse")
     two.send(handle, b"2")
-    two.carry()
+    two.recovered()
     assert errors(two.orders) == [-8490, -8470]
 
 
 def test_sb_57_a_first_reply_hears_8470_its_initiator_was_there(two: Two) -> None:
     two.begin(b"1")
-    two.carry()
+    two.recovered()
     drop_service(two.orders, "Orders")
     [target] = conversations(two.warehouse)
     send_on(two.warehouse, target.handle, [("shipped", b"1")], key="reply", clock=two.clock)
-    two.carry()
+    two.recovered()
     assert errors(two.warehouse) == [-8470]
 
 
 def test_sb_30_ending_a_conversation_removes_its_messages_and_no_others(two: Two) -> None:
     """Also one of which no message has been received: a poison message is often the first of its dialog."""
     first, second = two.begin(b"a1", b"a2"), two.begin(b"b1")
-    two.carry()
+    two.recovered()
     [target] = [row for row in conversations(two.warehouse) if row.conversation_id == first]
     assert (target.state, target.far_service, target.waiting) == ("SI", "Orders", {"order": 2})
     ended = two.end(two.warehouse, target.handle, error=127, description="Unable to process message.")
     assert (ended.removed, ended.sent, ended.states) == (2, 1, ("CD",))
     assert waiting(two.warehouse) == [("order", b"b1")]
     assert [event.details["by"] for event in two.warehouse.events()] == ["end conversation"] * 2
-    two.carry()
+    two.recovered()
     assert errors(two.orders) == [127]
     assert [row.state for row in conversations(two.orders) if row.handle == first] == ["ER"]
     assert [row.state for row in conversations(two.orders) if row.handle == second] == ["CO"]
@@ -309,7 +309,7 @@ def test_sb_30_ending_a_conversation_removes_its_messages_and_no_others(two: Two
 
 def test_sb_55_what_comes_later_for_an_ended_conversation_does_not_begin_it_anew(two: Two) -> None:
     handle = two.begin(b"a1")
-    two.carry()
+    two.recovered()
     [target] = conversations(two.warehouse)
     two.end(two.warehouse, target.handle, error=127)
     two.send(handle, b"a2")  # the Error has not arrived yet
@@ -319,30 +319,30 @@ def test_sb_55_what_comes_later_for_an_ended_conversation_does_not_begin_it_anew
 
 def test_sb_e13_an_end_with_an_error_drops_what_has_not_left(two: Two) -> None:
     handle = two.begin(b"a1", b"a2")
-    two.carry()
+    two.recovered()
     two.send(handle, b"a3")
     two.end(two.orders, handle, error=9, description="changed our mind")
-    two.carry()
+    two.recovered()
     assert [kind for kind, _ in waiting(two.warehouse)] == ["order", "order", ERROR]
     assert errors(two.warehouse) == [9]
 
 
 def test_sb_54_only_what_the_partner_gets_counts_as_sent(two: Two) -> None:
     cleaned, ended = two.begin(b"1"), two.begin(b"2")
-    two.carry()
+    two.recovered()
     [target] = [row for row in conversations(two.warehouse) if row.conversation_id == ended]
     assert two.end(two.orders, cleaned, cleanup=True).sent == 0
     assert two.end(two.orders, ended).sent == 1
-    two.carry()
+    two.recovered()
     assert two.end(two.warehouse, target.handle).sent == 0, "that both have ended it only the brokers tell each other"
 
 
 def test_sb_e13_a_cleanup_tells_the_partner_nothing(two: Two) -> None:
     handle = two.begin(b"a1")
-    two.carry()
+    two.recovered()
     two.send(handle, b"a2")
     two.end(two.orders, handle, cleanup=True)
-    two.carry()
+    two.recovered()
     assert waiting(two.warehouse) == [("order", b"a1")]
     assert states(two.orders) == ["CD"]
     with pytest.raises(SettingError, match="cleanup"):
@@ -351,7 +351,7 @@ def test_sb_e13_a_cleanup_tells_the_partner_nothing(two: Two) -> None:
 
 def test_sb_43_sending_is_refused_from_the_arrival_of_an_error_on(two: Two) -> None:
     handle = two.begun([Dialog(messages=[("order", b"1")])], "nobody", "Nobody").conversations[0]
-    two.carry()
+    two.recovered()
     with pytest.raises(ConversationSendError, match=r"8429(?s:.*)ER"):
         two.send(handle, b"2")
     assert two.orders.snapshot().transmissions == ()
@@ -361,21 +361,21 @@ def test_sb_43_an_error_and_a_first_message_that_people_have_put_aside_have_arri
     """Where nobody receives them they still are what the partner has said."""
     handle = two.begun([Dialog(messages=[("order", b"1")])], "nobody", "Nobody").conversations[0]
     two.begin(b"2")
-    two.carry()
+    two.recovered()
     for table in (two.orders, two.warehouse):
         move(table, two.clock, [1], SubQueue.POISON)
     with pytest.raises(ConversationSendError, match=r"8429(?s:.*)ER"):
         two.send(handle, b"2")
     [target] = conversations(two.warehouse)
     assert two.end(two.warehouse, target.handle, error=127).removed == 1
-    two.carry()
+    two.recovered()
     assert errors(two.orders) == [127]
 
 
 def test_sb_53_while_a_pass_holds_the_groups_only_new_dialogs_and_arrivals_go_on(two: Two) -> None:
     handle = two.begin(b"1")
     two.begun([Dialog(messages=[("order", b"x")])], "nobody", "Nobody")
-    two.carry()  # the Error of the second waits in orders
+    two.recovered()  # the Error of the second waits in orders
     claim = two.orders.claim("pass", lease=MINUTE, now=two.clock.now(), max_messages=10, exclusive=True)
     assert claim is not None
     locked: list[Callable[[], object]] = [
@@ -389,7 +389,7 @@ def test_sb_53_while_a_pass_holds_the_groups_only_new_dialogs_and_arrivals_go_on
             act()
     two.begin(b"3")
     two.begun([Dialog(messages=[("order", b"x")])], "nobody else", "Nobody")
-    two.carry()
+    two.recovered()
     assert errors(two.orders) == [-8490, -8490]
     two.orders.release(claim)
     assert two.send(handle, b"2").sent == 1
@@ -398,9 +398,9 @@ def test_sb_53_while_a_pass_holds_the_groups_only_new_dialogs_and_arrivals_go_on
 def ended_by_both(two: Two) -> None:
     """A dialog that its initiator has ended first; what its partner's broker says of the end has not left."""
     handle = two.begin()
-    two.carry()
+    two.recovered()
     two.end(two.orders, handle)
-    two.carry()
+    two.recovered()
     two.end(two.warehouse, conversations(two.warehouse)[0].handle)
     assert states(two.orders) == ["DO"]
 
@@ -422,11 +422,11 @@ def test_sb_53_a_pass_that_holds_the_groups_hears_of_the_end_when_it_is_over(two
     claims = []
     lease = {"lease": MINUTE, "now": two.clock.now(), "max_messages": 10, "exclusive": True}
     at_point.do("pass.transmit.before_acknowledgement", lambda: claims.append(two.orders.claim("pass", **lease)))  # type: ignore[arg-type]
-    two.carry()
+    two.recovered()
     assert (sorted(states(two.orders)), two.warehouse.snapshot().transmissions != ()) == (["DO", "ER"], True)
     assert claims[0] is not None
     two.orders.release(claims[0])
-    two.carry()
+    two.recovered()
     assert (sorted(states(two.orders)), two.warehouse.snapshot().transmissions) == (["CD", "ER"], ())
 
 
@@ -439,8 +439,8 @@ def test_an_end_whose_carrier_dies_is_told_by_the_next_one(two: Two, at_point: A
 
     at_point.do(point, die)
     with pytest.raises(KeyboardInterrupt):
-        two.carry()
-    two.carry()
+        two.recovered()
+    two.recovered()
     assert (states(two.orders), two.warehouse.snapshot().transmissions) == (["CD"], ())
 
 
@@ -461,8 +461,8 @@ def test_whoever_dies_while_messages_are_carried_neither_loses_nor_doubles_one(t
 
     at_point.do(point, die)
     with pytest.raises(KeyboardInterrupt):
-        two.carry()
-    two.carry()
+        two.recovered()
+    two.recovered()
     assert sorted(waiting(two.warehouse)) == [("order", b"1"), ("order", b"2")]
     assert two.orders.snapshot().transmissions == ()
 
@@ -470,8 +470,8 @@ def test_whoever_dies_while_messages_are_carried_neither_loses_nor_doubles_one(t
 def test_two_that_carry_at_once_neither_lose_nor_double_one(two: Two, at_point: AtPoint) -> None:
     handle = two.begin(b"1")
     two.send(handle, b"2")
-    at_point.do("pass.transmit.before_send", two.carry)
-    two.carry()
+    at_point.do("pass.transmit.before_send", two.recovered)
+    two.recovered()
     assert waiting(two.warehouse) == [("order", b"1"), ("order", b"2")]
 
 
@@ -488,7 +488,7 @@ def test_a_damaged_queue_stops_no_dialog_of_others(two: Two, name: str, caplog: 
     assert f"queue {name!r}" in caplog.text
     two.begun([Dialog(messages=[("order", b"2")])], "nobody", "Nobody")
     with pytest.raises(TableChangedError, match=name):
-        two.carry()  # the service may be there: it is not said to be missing
+        two.recovered()  # the service may be there: it is not said to be missing
     assert len(two.orders.snapshot().transmissions) == 1
 
 
@@ -508,7 +508,7 @@ def test_services_have_one_queue_each_with_service_brokers_rules(two: Two) -> No
 
 def test_a_plain_send_cannot_pretend_to_be_a_conversation(two: Two) -> None:
     two.begin(b"1")
-    two.carry()
+    two.recovered()
     (file,) = two.warehouse.snapshot().files
     stolen = two.warehouse.read(file, ["body", "properties", "conversation_id"])
     with pytest.raises(InputError, match=r"poison\.dialog"):

@@ -524,18 +524,18 @@ def test_a_verdict_that_cannot_be_read_is_none_and_nothing_is_lost(tmp_path: Pat
 def test_people_are_told_once_when_it_begins_and_once_when_it_is_over(tmp_path: Path) -> None:
     queue, told = a_queue_of(RETRIES, tmp_path, *["good"] * 60), list[tuple[str, str, str]]()
 
-    def tell() -> None:
+    def report() -> None:
         send_alerts(queue.table, "me", {"notes": lambda alert: told.append((alert.kind.value, alert.reason, alert.what_to_do))}, queue.clock)
 
     database.away = True
     for number in range(4):
         receive(queue, f"run-{number}")
-        tell()
+        report()
         queue.clock.advance(OUTAGE.every)
     database.away = False
     receive(queue, "over")
-    tell()
-    tell()
+    report()
+    report()
 
     assert [kind for kind, _, _ in told] == [AlertKind.OUTAGE, AlertKind.OUTAGE_OVER]
     assert "no poison: ConnectionError: no route" in told[0][1]

@@ -175,11 +175,11 @@ def test_a_message_with_a_row_that_breaks_a_condition_lands_none_of_its_rows(que
     ],
 )
 def test_a_condition_is_asked_of_exact_values(out: Path, kind: str, condition: str, good: object, bad: object) -> None:
-    from airflow_poison.outputs.output import Fitting
+    from airflow_poison.outputs.output import RowSchema
 
     a_table(out, field("v", kind), features=("checkConstraints",), configuration={"delta.constraints.c": condition})
     (output,) = prepared(outputs_of(out))
-    fitting = Fitting(output, None)
+    fitting = RowSchema(output, None)
 
     assert fitting.rows([{"v": good}])
     with pytest.raises(ValueError, match="breaks the constraint 'c'"):

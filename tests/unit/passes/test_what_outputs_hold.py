@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from airflow_poison.outputs import output_table
-from airflow_poison.outputs.output import Fitting, outputs_of, to_batch
+from airflow_poison.outputs.output import RowSchema, outputs_of, to_batch
 from airflow_poison.passes.land import prepared
 from airflow_poison.values.errors import OutputError, OutputRowError, SettingError
 
@@ -168,10 +168,10 @@ def lands(out: Path, feature: str, keys: tuple[str, ...]) -> None:
     row = {name: value for name, (_, value) in HELD.items()}
     if feature == "partitions":
         with pytest.raises(OutputRowError, match="no decimal below 0 with a fraction"):
-            Fitting(output, None).rows([row])
+            RowSchema(output, None).rows([row])
         row["decimal"] = -row["decimal"]
 
-    kept = Fitting(output, None).rows([row, dict.fromkeys(row) | {"int32": -1}])
+    kept = RowSchema(output, None).rows([row, dict.fromkeys(row) | {"int32": -1}])
     assert output.columns is not None
     try:
         output_table.land(output, [to_batch(kept, output.columns)], "test", 1, "key")

@@ -141,8 +141,8 @@ def test_progress_is_one_line_of_a_terminal_and_lines_elsewhere(monkeypatch: pyt
 
     monkeypatch.setattr("sys.stderr", shown := Screen())
     progress = ProgressLine()
-    progress.tell("one")
-    progress.tell("two")
+    progress.report("one")
+    progress.report("two")
     progress.end()
     progress.end()
     assert shown.getvalue() == written
