@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from airflow_poison.sources.readers import Layout
     from airflow_poison.values.mapping import ColumnMapping
 
-_ENDINGS = {".json": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet", ".orc": "orc", ".avro": "avro"}
-_OTHERS = re.compile(r"\.(xml|tsv|xlsx?|zip|tar|tgz|7z|pkl|arrow|feather|pdf)\b")
 NOTHING = "Nothing was sent."
 
 
@@ -37,12 +34,15 @@ def format_of(option: str, place: str, given: str | None, known: Sequence[str]) 
     """
     if given is not None:
         return values.one_of("--format", given, known)
-    name = place.rpartition("/")[2].lower()
-    found = next((form for ending, form in _ENDINGS.items() if ending in name), "lines")
+    from airflow_poison.sources.readers import format_of_name
+
+    try:
+        found = format_of_name(place.rpartition("/")[2]) or "lines"
+    except ValueError as other:
+        wanted = f"expected --format, one of {', '.join(known)}"
+        raise wrong_usage(f"{option} {place}: {other} is the ending of no format that is read; {wanted}.") from other
     if found not in known:
         raise wrong_usage(f"{option} {place}: Spark alone reads files of {found}: receive --source, or name another --format: {', '.join(known)}.")
-    if found == "lines" and (other := _OTHERS.search(name)) is not None:
-        raise wrong_usage(f"{option} {place}: {other[0]} is the ending of no format that is read; expected --format, one of {', '.join(known)}.")
     return found
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.sources.frames import FileThere, Reading, folders_of, is_left_out, of_files, of_typed, with_folders
-from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, malformed, named_columns, records, shown_name
+from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, format_of_name, malformed, named_columns, records, shown_name
 from airflow_poison.sources.rows import columns_of_bodies
 from airflow_poison.sources.source import ERROR, NotOnSparkError, Reached, Source, Take
 from airflow_poison.sources.text_lines import BYTES
@@ -111,7 +111,8 @@ class Files(Source):
     :param pattern: ``/landing/*.json``, ``/landing/**/*.csv.gz``, ``s3://bucket/landing/*.parquet`` (also ``gs://``, ``abfss://``). ``*`` stands for
         any part of a name, ``**`` for folders. Compressed files (``.gz``, ``.bz2``, ``.zst``, ``.lz4``) are read as what they contain.
     :param format: ``json``: a JSON value on each line; ``lines``: text; both are a body for each line. ``csv`` (all columns are text), ``parquet``:
-        rows with columns. ``whole``: each file is one body. ``orc`` and ``avro``: rows that Spark alone reads, in place.
+        rows with columns. ``whole``: each file is one body. ``orc`` and ``avro``: rows that Spark alone reads, in place. Empty: what the pattern
+        says, as ``*.parquet`` or ``orders.csv/*`` do, else ``json``.
     :param delimiter: of CSV: one character between two cells.
     :param encoding: of ``json``, ``lines`` and ``csv`` where no byte order mark says another one: ``latin-1``, ``cp1252``. Bodies are UTF-8.
     :param header: of CSV: True: the first line that is not blank names the columns; the number of the line that does, from 1 on; or the names of the
@@ -125,7 +126,7 @@ class Files(Source):
     """
 
     pattern: str
-    format: str = "json"
+    format: str = ""
     delimiter: str = ","
     encoding: str = "utf-8"
     header: bool | int | Sequence[str] = True
@@ -140,12 +141,14 @@ class Files(Source):
     _of_a_layout: ClassVar[tuple[str, ...]] = ("delimiter", "encoding", "header")
 
     def __post_init__(self) -> None:
-        for setting, allowed in self._allowed.items():
-            if getattr(self, setting) not in allowed:
-                raise SettingError(setting, getattr(self, setting), ", ".join(allowed))
         if not isinstance(self.pattern, str) or not self.pattern.strip() or not is_utf8(self.pattern):
             wanted = "where the files are, in UTF-8: /landing/*.json, s3://bucket/landing/*.json (* stands for other names, too)"
             raise SettingError("pattern", self.pattern, wanted)
+        if not self.format:
+            object.__setattr__(self, "format", _format_of(self.pattern))
+        for setting, allowed in self._allowed.items():
+            if getattr(self, setting) not in allowed:
+                raise SettingError(setting, getattr(self, setting), ", ".join(allowed))
         if self.max_files is not None and (not isinstance(self.max_files, int) or self.max_files < 1):
             raise SettingError("max_files", self.max_files, "a number from 1 on, or None for all")
         if not isinstance(self.settled, timedelta) or self.settled < timedelta(0):
@@ -592,6 +595,19 @@ def _looked_at(path: str, passed: _PassedOver) -> os.stat_result | None:
         if not (error.errno in {errno.ENOENT, errno.ENOTDIR} and not _is_link(path)):  # else it was removed since it was listed
             passed.add("name leads to no file", "names lead to no file", f"{shown_name(path)} ({error.strerror})")
         return None
+
+
+def _format_of(pattern: str) -> str:
+    """Return the format that a pattern says, by the last part that has an ending; else ``json``. Raises SettingError for files that are not read."""
+    *folders, name = pattern.split("/")
+    try:
+        found = format_of_name(name)
+    except ValueError as ending:
+        raise SettingError("format", "", f"{', '.join(FORMATS)}; {ending} in pattern={pattern!r} is the ending of none of them") from ending
+    if found is None and "." not in name:
+        with suppress(ValueError):
+            found = format_of_name(next((folder for folder in reversed(folders) if "." in folder), ""))
+    return found or "json"
 
 
 def matcher(pattern: str) -> re.Pattern[str]:

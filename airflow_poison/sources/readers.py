@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
 from airflow_poison.values.json_text import syntax_error, unlike_json
 from airflow_poison.values.libraries import np, pa, pc, pq
+from airflow_poison.values.mapping import field_named_twice
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import counted, is_utf8
 
@@ -55,6 +57,18 @@ _RECORD_LINES = 1 << 20
 """A record has at most so many lines: each takes memory, also an empty one."""
 _QUOTE = '"'
 _FEED, _RETURN = b"\n\r"
+
+
+_ENDINGS = {".json": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet", ".orc": "orc", ".avro": "avro"}
+_OTHERS = re.compile(r"\.(xml|tsv|xlsx?|zip|tar|tgz|7z|pkl|arrow|feather|pdf)\b")
+
+
+def format_of_name(name: str) -> str | None:
+    """Return the format that the name of a file, or a pattern of names, says; None: none. Raises ValueError with an ending of what is not read."""
+    found = next((form for ending, form in _ENDINGS.items() if ending in name.lower()), None)
+    if found is None and (other := _OTHERS.search(name.lower())) is not None:
+        raise ValueError(other[0])
+    return found
 
 
 def twice_named(names: Sequence[str]) -> str | None:
@@ -696,6 +710,8 @@ def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch
         names = file.schema_arrow.names
         if (twice := twice_named(names)) is not None:
             raise MalformedError(f"column {twice!r} is there twice; the columns are {', '.join(names)[:500]}")
+        if (twice := next(filter(None, map(field_named_twice, file.schema_arrow.types)), None)) is not None:
+            raise MalformedError(f"two fields of a struct are named {twice!r}")
         if ERROR in names:
             raise MalformedError(f"it has a column {ERROR!r}, which is reserved")
         for batch in streamed(file, ROWS):

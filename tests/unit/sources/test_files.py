@@ -275,6 +275,31 @@ def test_wrong_settings_are_named(setting: str, value: object) -> None:
         Files(**{"pattern": "/landing/*.json", setting: value})  # type: ignore[arg-type]  # that is the test
 
 
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("/landing/*.parquet", "parquet"),
+        ("/landing/**/*.csv.gz", "csv"),
+        ("s3://bucket/lake/orders.parquet/*", "parquet"),
+        ("/landing/*.CSV", "csv"),
+        ("/landing/*.jsonl", "json"),
+        ("/landing/2026-12/*", "json"),
+        ("/landing.csv/*.txt", "json"),
+        ("/landing/part-*", "json"),
+    ],
+)
+def test_the_pattern_says_the_format_where_none_is_given(pattern: str, wanted: str) -> None:
+    assert Files(pattern).format == wanted
+    assert Files(pattern, format="lines").format == "lines"
+
+
+def test_an_ending_that_is_not_read_needs_a_format() -> None:
+    with pytest.raises(SettingError, match=r"\.xml in pattern='/landing/\*\.xml'"):
+        Files("/landing/*.xml")
+    assert Files("/landing/*.xml", format="whole").format == "whole"
+    assert Files("/landing.zip/*").format == "json", "a folder's name decides about no file"
+
+
 def test_its_text_tells_no_secret_and_it_travels() -> None:
     source = Files("s3://bucket/*.json", storage_options={"aws_secret_access_key": "hush"})
     assert "hush" not in repr(source)
