@@ -31,10 +31,11 @@ from airflow_poison.cli.command import (
 )
 from airflow_poison.cli.terminal import messages, report
 from airflow_poison.cli.values import given_policy
-from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
     from argparse import Namespace
+
+    import pyarrow as pa
 
     from airflow_poison.queue import Queue
     from airflow_poison.sources.source import Source
@@ -296,6 +297,8 @@ def _fixed(args: Namespace, mapping: ColumnMapping) -> dict[str, object]:
 
 def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) -> Iterator[pa.RecordBatch]:
     """Yield the batches with columns that are the same for every message, also in the place of their own."""
+    import pyarrow as pa
+
     from airflow_poison.values.schema import message_schema
 
     for batch in batches:
@@ -307,6 +310,8 @@ def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) ->
 
 def _saved(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that have the columns of a message already."""
+    import pyarrow as pa
+
     from airflow_poison.cli import sources
     from airflow_poison.values.mapping import BATCH
     from airflow_poison.values.schema import message_schema

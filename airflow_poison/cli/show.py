@@ -36,10 +36,11 @@ from airflow_poison.cli.command import (
 from airflow_poison.cli.terminal import cuttable, line, one_line, report, screen, table, write_json
 from airflow_poison.cli.terminal import messages as counted
 from airflow_poison.cli.values import SELECTION, selection
-from airflow_poison.values.libraries import pa, pq
 
 if TYPE_CHECKING:
     from argparse import Namespace
+
+    import pyarrow as pa
 
     from airflow_poison.desk.selection import Selection
     from airflow_poison.fsck.check import CheckResult
@@ -434,6 +435,7 @@ _SAYS_EVERY = 5.0
 
 
 def _write_parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: IO[bytes], place: str) -> None:
+    import pyarrow.parquet as pq
 
     _check_parquet(schema, place)
     with pq.ParquetWriter(file, schema) as writer:
@@ -442,6 +444,7 @@ def _write_parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: I
 
 
 def _write_csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: IO[bytes], _place: str) -> None:
+    import pyarrow as pa
     import pyarrow.csv as pc
 
     from airflow_poison.desk.queries import plain_rows
@@ -466,6 +469,9 @@ def _write_json(_schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: IO[
 
 def _check_parquet(schema: pa.Schema, place: str) -> None:
     """Raise InputError for a column of a type that Parquet does not have."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     for field in schema:
         try:
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
