@@ -360,7 +360,7 @@ def _patch(text: str) -> object:
 
     text = _read("--patch", text[1:]) if text.startswith("@") else text
     try:
-        return json_text.values(text)
+        return json_text.values_to_write(text)
     except json_text.JsonError as error:
         raise wrong_usage(f"--patch {text}: no JSON: {error}.") from error
 

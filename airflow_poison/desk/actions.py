@@ -105,7 +105,7 @@ class PlanAction(Plain):
         """Return it as people see it who may not see what a queue hides."""
         if masking is None:
             return self
-        patch = None if self.patch is None else json_text.values(masking.body(json_text.written(self.patch).encode()))
+        patch = None if self.patch is None else json_text.values_to_write(masking.body(json_text.written(self.patch).encode()))
         return replace(
             self,
             patch=patch if patch is None or isinstance(patch, dict) else {HIDDEN: HIDDEN},
@@ -155,7 +155,7 @@ class PlanAction(Plain):
 
 def _patch_of(text: str) -> Any:
     try:
-        return json_text.values(text)
+        return json_text.values_to_write(text)
     except json_text.JsonError as error:
         raise SettingError("patch", text, f'JSON text of an object, for example {{"currency": "EUR"}}; {error}') from error
 

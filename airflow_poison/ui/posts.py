@@ -136,7 +136,7 @@ class OnQueue(_OfQueue):
 
 def _patch(given: object) -> object:
     """Return a patch that is JSON text as values; JavaScript would have lost digits of its numbers."""
-    return json_text.values(given) if isinstance(given, str) else given
+    return json_text.values_to_write(given) if isinstance(given, str) else given
 
 
 class ActionRequest(_Fields):

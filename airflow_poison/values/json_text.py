@@ -78,6 +78,11 @@ def values(body: bytes | str) -> Any:
     return _parsed(_VALUES, body)
 
 
+def values_to_write(body: bytes | str) -> Any:
+    """Return a body as ``values`` does, but ``-0`` is a ``Decimal``: Python's own 0 has no sign. What is written again is the same number."""
+    return _parsed(_TO_WRITE, body)
+
+
 def natural_values(body: bytes | str) -> Any:
     """Return a body as Python programs expect it: as ``values``, but numbers that a float keeps are floats.
 
@@ -134,8 +139,8 @@ def patched(body: bytes, patch: Mapping[str, object]) -> bytes:
     return mark + new.encode(codec)
 
 
-read_json = values
-"""The public name of ``values``: for functions that edit bodies."""
+read_json = values_to_write
+"""The public name of ``values_to_write``: for functions that edit bodies."""
 write_json = written
 """The public name of ``written``, which returns text."""
 
@@ -203,6 +208,10 @@ def _whole(digits: str) -> int:
         raise JsonError(f"a number has {len(digits):,} digits") from None
 
 
+def _signed(digits: str) -> int | Decimal:
+    return Decimal(digits) if digits == "-0" else _whole(digits)
+
+
 def _natural(digits: str) -> float | Decimal:
     number, exact = float(digits), Decimal(digits)
     return number if math.isfinite(number) and Decimal(repr(number)) == exact else exact
@@ -213,6 +222,7 @@ def _nothing(_digits: str) -> None:
 
 
 _VALUES = json.JSONDecoder(object_pairs_hook=_once, parse_int=_whole, parse_float=Decimal, parse_constant=_refuse_constant)
+_TO_WRITE = json.JSONDecoder(object_pairs_hook=_once, parse_int=_signed, parse_float=Decimal, parse_constant=_refuse_constant)
 _NATURAL = json.JSONDecoder(object_pairs_hook=_once, parse_int=_whole, parse_float=_natural, parse_constant=_refuse_constant)
 _SYNTAX = json.JSONDecoder(parse_int=_nothing, parse_float=_nothing, parse_constant=_refuse_constant)
 _TREE = json.JSONDecoder(object_pairs_hook=Pairs, parse_int=Number, parse_float=Number, parse_constant=Number)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.values.json_text import JsonError, Number, Pairs, decoded, natural_values, patched, syntax_error, tree, values, written
+from airflow_poison.values.json_text import JsonError, Number, Pairs, decoded, natural_values, patched, read_json, syntax_error, tree, values, written
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True).map(Number)
@@ -25,6 +25,12 @@ TREES = st.recursive(
 @given(TREES)
 def test_a_tree_is_written_as_it_was_read(value: object) -> None:
     assert tree(written(value).encode("utf-8", "surrogatepass")) == value
+
+
+def test_zero_keeps_its_sign_where_it_is_written_again() -> None:
+    assert written(read_json(b'{"a": -0, "b": [-0.0, 0]}')) == '{"a": -0, "b": [-0.0, 0]}'
+    assert patched(b'{"a":1}', read_json('{"a": -0}')) == b'{"a":-0}'
+    assert type(values(b"-0")) is int
 
 
 @given(NUMBERS)
