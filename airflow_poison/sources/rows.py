@@ -21,7 +21,7 @@ from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
 from airflow_poison.values.json_values import duration_text, json_value, name_of, number_or_text
 from airflow_poison.values.libraries import np, pa, pc
-from airflow_poison.values.mapping import HIGHEST_PRIORITY, ColumnMapping, check_named_once, expires_at
+from airflow_poison.values.mapping import HIGHEST_PRIORITY, ColumnMapping, check_fields_once, check_named_once, expires_at
 from airflow_poison.values.schema import DEFAULT_PRIORITY, message_schema
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) ->
 
     names = [name for name in batch.schema.names if not name.startswith(ODD)]
     mapping.check(names)
-    check_named_once(names if mapping.body is None else [name for name in names if name in mapping.columns()], "the rows")
+    wanted = names if mapping.body is None else mapping.columns()
+    sent = [(place, name) for place, name in enumerate(batch.schema.names) if name in wanted]
+    check_named_once([name for _, name in sent], "the rows")
+    check_fields_once([batch.schema.field(place) for place, _ in sent], "the rows")
     rows = _Rows(batch.schema, mapping)
     needed = mapping.columns() if isinstance(mapping.body, tuple) else batch.schema.names
     odd = _Odd()
@@ -71,14 +74,14 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) ->
                 f"These rows cannot become messages: {str(error).splitlines()[0]} Their columns are {_there(batch.schema)}. "
                 "Name those that the body needs: body=['<column>', ...]."
             ) from error
-    wanted = pa.schema([*(message_schema().field(name) for name in made.schema.names if name != ERROR), pa.field(ERROR, pa.string())])
-    columns = {field.name: _as(made.column(field.name), field.type) for field in wanted}
+    schema = pa.schema([*(message_schema().field(name) for name in made.schema.names if name != ERROR), pa.field(ERROR, pa.string())])
+    columns = {field.name: _as(made.column(field.name), field.type) for field in schema}
     if odd.errors:
         chosen = batch.select([name for name in names if name in needed])
         if not isinstance(mapping.body, str):
             columns["body"] = _put(columns["body"], {row: shown(chosen, row) for row in odd.errors})
         columns[ERROR] = _put(columns[ERROR], odd.errors)
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=wanted)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
 
 _engines: dict[int, duckdb.DuckDBPyConnection] = {}

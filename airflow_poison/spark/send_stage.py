@@ -490,6 +490,25 @@ def _check_named_once(frame: DataFrame, mapping: ColumnMapping) -> None:
     sent = frame.columns if mapping.body is None else mapping.columns()
     wanted = {name if exact else name.lower() for name in sent}
     check_named_once([name for name in (name if exact else name.lower() for name in frame.columns) if name in wanted], "the DataFrame")
+    for column in frame.schema.fields:
+        if (column.name if exact else column.name.lower()) in wanted and (twice := _field_twice(column.dataType)) is not None:
+            raise InputError(f"the DataFrame: two fields in column {column.name!r} are named {twice!r}. Rename one of them. Nothing was sent.")
+
+
+def _field_twice(kind: DataType) -> str | None:
+    """Return a name that two fields of one struct in a type have; None: there is none."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            twice = next((name for name in kind.names if kind.names.count(name) > 1), None)
+            return twice or next((found for each in kind.fields if (found := _field_twice(each.dataType)) is not None), None)
+        case ArrayType():
+            return _field_twice(kind.elementType)
+        case MapType():
+            return _field_twice(kind.keyType) or _field_twice(kind.valueType)
+        case _:
+            return None
 
 
 def _read(paths: Sequence[Path], size: int) -> Iterator[pa.RecordBatch]:

@@ -100,6 +100,21 @@ def check_named_once(columns: Sequence[str], where: str) -> None:
         raise InputError(f"{where}: column {twice!r} is there twice. The columns are {list(columns)}. Rename one of them. Nothing was sent.")
 
 
+def check_fields_once(columns: Iterable[pa.Field[Any]], where: str) -> None:
+    """Raise InputError for a column with a struct of two fields of one name: a JSON object has room for one of them."""
+    for column in columns:
+        if (twice := field_named_twice(column.type)) is not None:
+            raise InputError(f"{where}: two fields in column {column.name!r} are named {twice!r}. Rename one of them. Nothing was sent.")
+
+
+def field_named_twice(kind: pa.DataType) -> str | None:
+    """Return a name that two fields of one struct in a type have; None: there is none."""
+    inner = [kind.field(place) for place in range(kind.num_fields)]
+    names = [field.name for field in inner] if pa.types.is_struct(kind) else []
+    twice = next((name for name in names if names.count(name) > 1), None)
+    return twice if twice is not None else next((found for field in inner if (found := field_named_twice(field.type)) is not None), None)
+
+
 def rows_to_batches(rows: Iterable[object], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
     """Return batches of messages from Python values: dicts are mapped like a frame's rows; bytes and text are bodies. Raises InputError."""
     check_several(rows)

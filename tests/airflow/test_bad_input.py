@@ -129,6 +129,7 @@ def test_plain_messages_that_do_not_fit_are_refused_and_nothing_is_sent(
         ({"path": "s3a://nobody/in.csv", "format": "csv"}, ["path='s3a://nobody/in.csv' as format='csv'", "S3AFileSystem", "spark.jars.packages"]),
         ({"table": "nowhere"}, ["table='nowhere'", "TABLE_OR_VIEW_NOT_FOUND"]),
         ({"dataframe": lambda spark: spark.sql("select 1 as a, 2 as b, 3 as A")}, ["column 'a' is there twice"]),
+        ({"dataframe": lambda spark: spark.sql("select array(named_struct('a', 1, 'a', 2)) as s")}, ["two fields in column 's' are named 'a'"]),
         ({"dataframe": frame, "priority": 3}, ["priority=3: expected the name of a column"]),
         ({"dataframe": frame, "expires_after": timedelta.max}, ["expires_after=", "no date"]),
     ],

@@ -594,6 +594,9 @@ def test_two_columns_of_one_name_are_said(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
     assert read_file(path, "parquet")[1][0][1] == f"{path} cannot be read as parquet: column 'a' is there twice; the columns are a, a."
+    within = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(pa.table({"s": within}), path)
+    assert read_file(path, "parquet")[1][0][1] == f"{path} cannot be read as parquet: two fields of a struct are named 'a'."
     pq.write_table(pa.table({ERROR: ["x"]}), path)
     assert read_file(path, "parquet")[1][0][1] == f"{path} cannot be read as parquet: it has a column 'poison.error', which is reserved."
 

@@ -201,6 +201,15 @@ def test_a_column_that_is_there_twice_is_refused_where_it_is_sent() -> None:
         to_messages(twice, ColumnMapping(), NOW)
 
 
+def test_two_fields_of_one_name_are_refused_where_they_are_sent() -> None:
+    struct: Any = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    within = pa.RecordBatch.from_arrays([pa.array(["b"]), pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), struct)], names=["b", "s"])
+
+    assert to_messages(within, ColumnMapping(body="b"), NOW).column("body").to_pylist() == [b"b"]
+    with pytest.raises(InputError, match="two fields in column 's' are named 'a'"):
+        to_messages(within, ColumnMapping(), NOW)
+
+
 @pytest.mark.parametrize("mapping", [EVERYTHING, ColumnMapping(body="text"), ColumnMapping(expires_after=timedelta(1))])
 def test_a_send_takes_what_is_made_and_no_rows_make_the_same_columns(mapping: ColumnMapping) -> None:
     none = to_messages(pa.RecordBatch.from_pylist([], schema=SCHEMA), mapping, NOW)
