@@ -333,9 +333,15 @@ def _named_errors() -> Iterator[None]:
                 f"{found[1]}: its header names other columns than that of the first file, or in another order. Send such files apart, or let "
                 "Spark take the columns by their order: options={'enforceSchema': 'true'}. Nothing was sent."
             ) from error
-        raise SparkJobError(f"The Spark job that writes the messages failed: {why(error)}\nNothing was sent.") from error
+        then = _NEXT if _FAILED_READ in str(error) else ""
+        raise SparkJobError(f"The Spark job that writes the messages failed: {why(error)}\nNothing was sent.{then}") from error
 
 
+_FAILED_READ = "FAILED_READ_FILE"
+_NEXT = (
+    " Repair that file or move it away; or receive with source=Files(...): a file that cannot be read is one message there, and the rows of all "
+    "others are taken."
+)
 _OTHER_HEADER = re.compile(r"CSV header does not conform to the schema.*?CSV file: (\S+)", re.DOTALL)
 
 

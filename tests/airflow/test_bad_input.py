@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG, task
 
@@ -27,6 +29,7 @@ from airflow_poison.values.errors import (
     QueuesFailedError,
     SettingError,
     SparkDistributionError,
+    SparkJobError,
     StoreUnreachableError,
     SystemChangeError,
 )
@@ -153,6 +156,20 @@ def test_a_path_that_spark_cannot_read_is_named(
     assert isinstance(error, InputError)
     assert "nowhere" in str(error)
     assert "format='json'" in str(error)
+
+
+def test_a_file_that_spark_cannot_read_is_named_with_the_way_on(
+    orders: QueueStore, spark: SparkSession, error_of: Callable[..., BaseException], tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": [str(number) for number in range(10_000)]}), tmp_path / "in.parquet")
+    content = (tmp_path / "in.parquet").read_bytes()
+    (tmp_path / "in.parquet").write_bytes(content[:50] + b"\xff" * 300 + content[350:])
+
+    error = error_of(QueueSendOperator, queue_name="orders", dataframe=lambda spark: spark.read.parquet(str(tmp_path / "in.parquet")))
+    assert isinstance(error, SparkJobError)
+    for text in ("in.parquet", "Nothing was sent. Repair that file or move it away", "source=Files(...)"):
+        assert text in str(error)
+    assert messages(orders) == 1
 
 
 def test_a_function_that_returns_no_frame_is_refused(orders: QueueStore, spark: SparkSession, error_of: Callable[..., BaseException]) -> None:
