@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import errno
+import gzip
 import io
 import re
 from contextlib import contextmanager
@@ -170,9 +171,10 @@ class _Packed:
         self._given += len(found)
         return found
 
-    def _begun(self) -> pa.NativeFile | _Bz2:
-
+    def _begun(self) -> pa.NativeFile | gzip.GzipFile | _Bz2:
         self._raw.seek(0)
+        if self._codec == "gzip":
+            return gzip.GzipFile(fileobj=self._raw)  # passes over zeros behind the last part, as gzip itself does
         if self._codec == "bz2":
             return _Bz2(self._raw)
         return pa.input_stream(self._raw, compression=self._codec)

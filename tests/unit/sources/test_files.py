@@ -275,6 +275,16 @@ def test_wrong_settings_are_named(setting: str, value: object) -> None:
         Files(**{"pattern": "/landing/*.json", setting: value})  # type: ignore[arg-type]  # that is the test
 
 
+def test_zeros_behind_a_gzip_file_are_no_record(queue: Queue, tmp_path: Path) -> None:
+    """As ``gzip`` reads it: blocks of a tape or of a disk are filled up with them."""
+    put(tmp_path / "a.json.gz", gzip.compress(b"1\n") + gzip.compress(b"2\n") + bytes(512))
+    put(tmp_path / "b.json.gz", gzip.compress(b"3\n") + b"\0\0garbage")
+
+    assert taken(queue, Files(f"{tmp_path}/*.json.gz", settled=AT_ONCE)).sent == 4
+    assert bodies(queue) == ["1", "2", "3"]
+    assert "Not a gzipped file" in errors(queue)[0]
+
+
 @pytest.mark.parametrize(
     ("pattern", "wanted"),
     [
