@@ -544,9 +544,9 @@ def rows_of(returned: object, row_schemas: Mapping[str, RowSchema], *, alone: bo
     else:
         raise OutputRowError(f"The handler returned {_shown(returned)}; expected a mapping of outputs to rows: {', '.join(map(repr, row_schemas))}.")
     kept = []
-    for name, fitting in row_schemas.items():
+    for name, row_schema in row_schemas.items():
         rows = by_name.get(name)
-        if rows is not None and (fitted := fitting.rows(_each_row(rows))):
+        if rows is not None and (fitted := row_schema.rows(_each_row(rows))):
             kept.append((name, fitted))
     other = next((name for name in by_name if name not in row_schemas), None)
     if other is not None:
@@ -574,13 +574,13 @@ def rows_together(returned: object, lookup_ids: Sequence[int], row_schemas: Mapp
     if has_objects(returned):
         return None  # each value has its own type
     try:
-        table, ((name, fitting),) = table_of(returned), row_schemas.items()
+        table, ((name, row_schema),) = table_of(returned), row_schemas.items()
     except MISFITS:  # a type of pandas that Arrow does not have, or a name that is there twice
         return None
     if name_with_nul(table.schema) is not None:
         return None
     places = _places_of(table, lookup_ids) if table.nbytes <= _MOST_TOGETHER else None
-    batch = None if places is None else fitting.batch_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
+    batch = None if places is None else row_schema.batch_of(table if row_schema.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
     if places is None or batch is None:
         return None
     if (np.diff(places) < 0).any():  # as if each message had returned its own

@@ -229,33 +229,33 @@ def test_columns_that_differ_by_case_are_refused_where_they_are_declared() -> No
 )
 @pytest.mark.parametrize("evolve", [False, True])
 def test_a_first_value_of_no_type_of_delta_is_refused(value: object, says: str, evolve: bool) -> None:  # noqa: FBT001  (a parameter of the test)
-    fitting = a_fitting(evolve=evolve)
+    row_schema = a_row_schema(evolve=evolve)
 
     with pytest.raises(OutputRowError, match=says):
-        fitting.row({"v": value})
+        row_schema.row({"v": value})
 
-    assert fitting.row({"id": 1}) == (1,)
+    assert row_schema.row({"id": 1}) == (1,)
 
 
 @pytest.mark.parametrize("names", [("a", "A"), ("é", "É")])
 def test_columns_that_differ_by_case_are_refused(names: tuple[str, str]) -> None:
-    fitting = a_fitting(evolve=True)
+    row_schema = a_row_schema(evolve=True)
     with pytest.raises(OutputRowError, match="differ by case alone"):
-        fitting.row(dict.fromkeys(names, 1))
-    fitting.row({names[0]: 1})
+        row_schema.row(dict.fromkeys(names, 1))
+    row_schema.row({names[0]: 1})
 
     with pytest.raises(OutputRowError, match="differ by case alone"):
-        fitting.row({names[1]: 1})
+        row_schema.row({names[1]: 1})
 
 
 def test_what_an_empty_list_does_not_tell_a_later_one_tells() -> None:
-    fitting = a_fitting()
-    first = fitting.row({"v": [], "w": {"a": None}})
+    row_schema = a_row_schema()
+    first = row_schema.row({"v": [], "w": {"a": None}})
 
     assert first == ([], {"a": None})
-    assert fitting.row({"v": [1], "w": {"a": [b"x"]}}) == ([1], {"a": [b"x"]})
+    assert row_schema.row({"v": [1], "w": {"a": [b"x"]}}) == ([1], {"a": [b"x"]})
     with pytest.raises(OutputRowError, match="array<long>"):
-        fitting.row({"v": ["a"]})
+        row_schema.row({"v": ["a"]})
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_the_type_of_a_column_that_is_not_declared_has_room(value: object, kind:
 # Frames ----------------------------------------------------------------------------------------------------------------
 
 
-def a_fitting(schema: pa.Schema | None = None, *, evolve: bool = False) -> RowSchema:
+def a_row_schema(schema: pa.Schema | None = None, *, evolve: bool = False) -> RowSchema:
     """Return what fits an output of a Delta table whose columns are learned, as one process learns them."""
     output = Output(uri="/x", schema=schema, evolve=evolve, delta=True)
     known: dict[str, pa.DataType] = {}
@@ -296,8 +296,8 @@ def a_fitting(schema: pa.Schema | None = None, *, evolve: bool = False) -> RowSc
     return RowSchema(output, learn if schema is None else None)
 
 
-def columns_of(fitting: RowSchema) -> dict[str, pa.DataType]:
-    return {column.name: column.kind for column in fitting._columns}
+def columns_of(row_schema: RowSchema) -> dict[str, pa.DataType]:
+    return {column.name: column.kind for column in row_schema._columns}
 
 
 ARROW = pa.table({"n": pa.array([1, None], pa.int32()), "m": pa.array([[("a", 1)], None], pa.map_(pa.large_string(), pa.int64()))})
@@ -318,12 +318,12 @@ PANDAS = pd.DataFrame({"n": pd.array([1, None], dtype="Int64"), "o": [np.array([
     ids=["arrow", "polars", "pandas", "instants", "categories", "fixed size"],
 )
 def test_a_column_has_the_type_that_it_has_in_the_frame(frame: Any, kinds: dict[str, str], rows: list[Any]) -> None:
-    fitting = a_fitting()
+    row_schema = a_row_schema()
 
-    found = rows_of(frame, {ONLY: fitting}, alone=True)
+    found = rows_of(frame, {ONLY: row_schema}, alone=True)
 
     assert found == [(ONLY, rows)]
-    assert {name: str(kind) for name, kind in columns_of(fitting).items()} == kinds
+    assert {name: str(kind) for name, kind in columns_of(row_schema).items()} == kinds
 
 
 @pytest.mark.parametrize(
@@ -339,31 +339,31 @@ def test_a_column_has_the_type_that_it_has_in_the_frame(frame: Any, kinds: dict[
     ids=["text", "NaN of pandas is missing", "fraction", "NaN of Polars is a value", "fits", "too large"],
 )
 def test_one_value_changes_none_of_its_neighbours(frame: Any, wrong: int | None) -> None:
-    fittings = {ONLY: a_fitting(parse_ddl("v bigint"))}
-    own, others = divided(frame, [1, 2, 3], fittings, alone=True)
+    row_schemas = {ONLY: a_row_schema(parse_ddl("v bigint"))}
+    own, others = divided(frame, [1, 2, 3], row_schemas, alone=True)
 
     assert others is None
     for place, row in own.items():
         if place == wrong:
             with pytest.raises(OutputRowError, match="Column 'v'"):
-                rows_of(row, fittings, alone=True)
+                rows_of(row, row_schemas, alone=True)
         else:
-            assert rows_of(row, fittings, alone=True)
+            assert rows_of(row, row_schemas, alone=True)
 
 
 def test_an_instant_that_python_does_not_have_is_refused_alone() -> None:
     column = pa.array([0, 1 << 60], pa.timestamp("us"))
-    fittings = {ONLY: a_fitting(parse_ddl("v timestamp_ntz"))}
-    own, _ = divided(pa.table({"lookup_id": [1, 2], "v": column}), [1, 2], fittings, alone=True)
+    row_schemas = {ONLY: a_row_schema(parse_ddl("v timestamp_ntz"))}
+    own, _ = divided(pa.table({"lookup_id": [1, 2], "v": column}), [1, 2], row_schemas, alone=True)
 
-    assert rows_of(own[0], fittings, alone=True)
+    assert rows_of(own[0], row_schemas, alone=True)
     with pytest.raises(OutputRowError, match="does not fit"):
-        rows_of(own[1], fittings, alone=True)
+        rows_of(own[1], row_schemas, alone=True)
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(OutputRowError, match="several columns 'a'"):
-        rows_of(pa.table([[1], [2]], names=["a", "a"]), {ONLY: a_fitting()}, alone=True)
+        rows_of(pa.table([[1], [2]], names=["a", "a"]), {ONLY: a_row_schema()}, alone=True)
 
 
 @pytest.mark.parametrize(
@@ -379,9 +379,9 @@ def test_two_columns_of_one_name_are_refused() -> None:
 def test_rows_of_a_frame_without_columns_are_rows(frame: Any) -> None:
     frame = read_once(frame)
     with pytest.raises(OutputRowError, match="has no columns"):
-        rows_of(frame, {ONLY: a_fitting()}, alone=True)
+        rows_of(frame, {ONLY: a_row_schema()}, alone=True)
 
-    assert rows_of(frame, {ONLY: a_fitting(parse_ddl("a int, b string"))}, alone=True) == [(ONLY, [(None, None), (None, None)])]
+    assert rows_of(frame, {ONLY: a_row_schema(parse_ddl("a int, b string"))}, alone=True) == [(ONLY, [(None, None), (None, None)])]
 
 
 # All the way -----------------------------------------------------------------------------------------------------------
@@ -447,9 +447,9 @@ def test_what_lands_is_what_was_returned(data: st.DataObject) -> None:
     frame = data.draw(st.booleans())
     with TemporaryDirectory() as folder:
         output = Output(uri=str(Path(folder) / "out"), schema=schema, delta=True)
-        fitting = RowSchema(output, None)
+        row_schema = RowSchema(output, None)
 
-        ((_, kept),) = rows_of(pa.Table.from_pylist(rows, schema=schema) if frame else rows, {ONLY: fitting}, alone=True)
+        ((_, kept),) = rows_of(pa.Table.from_pylist(rows, schema=schema) if frame else rows, {ONLY: row_schema}, alone=True)
         staged = _as_row(output, to_batch(kept, schema), datetime.now(UTC), [1] * len(kept))
         (landing,) = landings_of(staged)
         output_table.land(output, landing.batches, "test", 1, "key")

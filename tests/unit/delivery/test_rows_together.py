@@ -51,15 +51,15 @@ def fitting(*names: str, must: str = "") -> dict[str, RowSchema]:
     return {ONLY: RowSchema(replace(declared, schema=columns), None)}
 
 
-def by_rows(table: pa.Table, lookup_ids: list[int], fittings: dict[str, RowSchema]) -> list[Any]:
-    own, others = divided(table, lookup_ids, fittings, alone=True)
+def by_rows(table: pa.Table, lookup_ids: list[int], row_schemas: dict[str, RowSchema]) -> list[Any]:
+    own, others = divided(table, lookup_ids, row_schemas, alone=True)
     assert not others
-    return [rows_of(own[place], fittings, alone=True) if place in own else [] for place in range(len(lookup_ids))]
+    return [rows_of(own[place], row_schemas, alone=True) if place in own else [] for place in range(len(lookup_ids))]
 
 
-def together(table: Any, lookup_ids: list[int], fittings: dict[str, RowSchema]) -> list[Any] | None:
+def together(table: Any, lookup_ids: list[int], row_schemas: dict[str, RowSchema]) -> list[Any] | None:
     """Return the rows of each message of those that travel together; None: they cannot."""
-    kept = rows_together(table, lookup_ids, fittings, alone=True)
+    kept = rows_together(table, lookup_ids, row_schemas, alone=True)
     if not kept:
         return None if kept is None else [[] for _ in lookup_ids]
     assert is_together(kept)
