@@ -486,7 +486,7 @@ def _is_nested(kind: pa.DataType) -> bool:
     """Whether CSV has no form for values of a type."""
     from pyarrow import types
 
-    return any(test(kind) for test in (types.is_nested, types.is_binary, types.is_large_binary, types.is_interval))
+    return any(test(kind) for test in (types.is_nested, types.is_binary, types.is_large_binary))
 
 
 @command(

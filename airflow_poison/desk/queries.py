@@ -31,6 +31,7 @@ from airflow_poison.values import json_text
 from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import QueryError, SettingError
 from airflow_poison.values.events import EventType
+from airflow_poison.values.json_values import name_of
 from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import ERROR_GROUP, EVENT, LAST_ERROR, message_schema, table_schema
@@ -359,8 +360,8 @@ def _asked(table: QueueTable, text: str, limit: int | None, *, unmask: bool) -> 
         yield engine.sql(f"select {columns} from ({asked}) as asked{most}")
 
 
-_NOT_IN_ARROW = re.compile(r"\b(UHUGEINT|BIGNUM|BIT|TIME WITH TIME ZONE)(?=[,)\[]|$)")
-"""Types within the name of a type whose values are others in Arrow."""
+_NOT_IN_ARROW = re.compile(r"\b(UHUGEINT|BIGNUM|BIT|INTERVAL|TIME_NS|TIME WITH TIME ZONE)(?=[,)\[]|$)")
+"""Types within the name of a type whose values are others in Arrow, in Python or in Parquet."""
 
 
 def _shown(name: str, kind: str) -> str:
@@ -383,10 +384,10 @@ def answer_as_dict(queue: str, answer: pa.Table, limit: int | None) -> dict[str,
 
 
 def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows as the plain values of ``answer_as_dict``; dates that Python does not have are text."""
+    """Yield rows as the plain values of ``answer_as_dict``; dates and keys of maps that Python does not have are text."""
     try:
         rows = batch.to_pylist(maps_as_pydicts="lossy")
-    except (OverflowError, ValueError):
+    except (OverflowError, ValueError, TypeError):  # TypeError: keys of a map that are lists or objects
         if batch.num_rows == 1:
             yield {name: _cell(value) for name, value in json_text.values(shown(batch, 0)).items()}
         else:
@@ -406,7 +407,7 @@ def _cell(value: object) -> Any:
         case list():
             return [_cell(each) for each in value]
         case dict():
-            return {str(name): _cell(each) for name, each in value.items()}
+            return {name_of(_cell(name)): _cell(each) for name, each in value.items()}
         case _:
             return value.isoformat() if isinstance(value, date | time) else str(value)
 

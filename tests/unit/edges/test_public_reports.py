@@ -470,9 +470,14 @@ def test_a_blank_key_names_nothing(key: str) -> None:
         ("[timestamp '55840-11-08 01:02:03']", ["+55840-11-08T01:02:03.000000"]),
         ("{'at': date '-44-03-15'}", {"at": "-0044-03-15"}),
         ("'infinity'::date", "2147483647 date32[day]"),
+        ("time_ns '10:00:00.000000001'", "10:00:00.000000001"),
+        ("[interval '1 month 3 seconds']", ["1 month 00:00:03"]),
+        ("map([[1]], ['a'])", {"[1]": "a"}),
+        ("map([{'at': date '2026-11-30'}], [interval '2 days'])", {'{"at": "2026-11-30"}': "2 days"}),
+        ("map(['\\xff'::blob], [1])", {"/w==": 1}),
     ],
 )
-def test_a_query_shows_dates_that_python_does_not_have_beside_others(shell: Shell, expression: str, shown: object) -> None:
+def test_a_query_shows_values_that_python_does_not_have_beside_others(shell: Shell, expression: str, shown: object) -> None:
     shell("send", "q", '{"n": 1}', '{"n": 2}', *MOVE)
 
     ran = shell("query", "q", f"select if(lookup_id = 1, {expression}, null) as v, date '2026-11-30' as day from messages", "--output", "json")
