@@ -277,8 +277,9 @@ class Masking(Plain):
         if not body or not self.hides_bodies:
             return body
         try:
-            tree: object = _QUICK.decode(body.decode(json.detect_encoding(body)))
-            return _ENCODER.encode(self._without(tree, [])).encode("utf-8", "backslashreplace")
+            text = body.decode(json.detect_encoding(body))
+            tree: object = None if _MINUS_ZERO.search(text) else _QUICK.decode(text)
+            return self._masked(body, []) if tree is None else _ENCODER.encode(self._without(tree, [])).encode("utf-8", "backslashreplace")
         except (ValueError, RecursionError):
             return self._masked(body, [])
 
@@ -301,7 +302,8 @@ class Masking(Plain):
         shown = [self._masked(each, found) for each in bodies]
         for entry in edits:
             found += [text for name, text in entry[_PROPERTIES].items() if text is not None and self.hides_property(name)]
-        return HiddenValues(_leaves(found), known=not self.hides_bodies or HIDDEN.encode() not in shown)
+        is_read = HIDDEN.encode() not in shown and all(json_text.encoding_of(each)[1] == "utf-8" for each in bodies)  # NUL stands in others' values
+        return HiddenValues(_leaves(found), known=is_read or not self.hides_bodies)
 
     def _masked(self, body: bytes, found: list[object]) -> bytes:
         if not body or not self.hides_bodies:
@@ -397,6 +399,7 @@ def _exact(digits: str) -> float:
 
 
 _QUICK = json.JSONDecoder(object_pairs_hook=_once, parse_float=_exact)
+_MINUS_ZERO = re.compile(r"-0(?![\d.eE])")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 

@@ -94,6 +94,10 @@ def test_a_body_that_is_no_json_is_hidden_whole(body: bytes) -> None:
     assert mask("$.card").body(body) == HIDDEN.encode()
 
 
+def test_zero_keeps_its_sign_beside_hidden_values() -> None:
+    assert mask("$.card").body(b'{"card": 1, "balance": -0, "day": "2026-01-01"}') == b'{"card": "***", "balance": -0, "day": "2026-01-01"}'
+
+
 def test_an_empty_body_and_a_body_that_no_path_leads_into_stay() -> None:
     assert mask("$.card").body(b"") == b""
     assert mask("properties.token").body(b"no json") == b"no json"
@@ -188,6 +192,12 @@ def test_texts_about_a_body_that_is_no_json_are_hidden_whole() -> None:
     assert found.hide("could not read 7") == HIDDEN
     assert found.hide_trace('  File "/a.py", line 7, in land\n    raise E(card)\nE: 4111\n') == '  File "/a.py", line 7, in land\n'
     assert found.hide("") == ""
+
+
+@pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_texts_about_a_body_in_another_encoding_are_hidden_whole(codec: str) -> None:  # its bytes in a text have NUL between the signs of a value
+    body = json.dumps({"card": CARD}).encode(codec)
+    assert mask("$.card").values(body, {}).hide(f"no such card: {body!r}") == HIDDEN
 
 
 def test_lines_that_name_the_code_stay_so_that_the_fingerprint_does() -> None:
