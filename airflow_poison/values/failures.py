@@ -16,6 +16,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import final
 
+from airflow_poison.values.data_frames import is_missing
 from airflow_poison.values.errors import ErrorHandlerError, PoisonMessageError
 
 
@@ -41,15 +42,18 @@ class Postpone(Exception):  # noqa: N818  (a request to the receiver; not an err
 class PoisonRows(Exception):  # noqa: N818  (a verdict on messages, named by users; not an error of this package)
     """Raised by a handler of batches that knows which messages made it fail. They are charged, the others are delivered again at once.
 
-    :param rows: why, by lookup id; or a mask aligned with the frame (list, array or series): true or a text where a row is poison. A mask of
-        another length than the frame, and lookup ids that are not in it, name nothing: where nothing is named, the batch is searched.
+    :param rows: why, by lookup id (None, NaN and False: the row is good); or a mask aligned with the frame (list, array or series): true or a text
+        where a row is poison. A mask of another length than the frame, and lookup ids that are not in it, name nothing: where nothing is named, the
+        batch is searched.
     :param why: what is wrong with rows without a text of their own.
     """
 
     def __init__(self, rows: Mapping[int, object] | Iterable[object], why: str = "named by the handler") -> None:
         self.why = why
         self.rows: dict[int, str] | list[object] = (
-            {int(number): str(text) for number, text in rows.items()} if isinstance(rows, Mapping) else _listed(rows)
+            {int(number): text for number, mark in rows.items() if (text := _reason(mark, why)) is not None}
+            if isinstance(rows, Mapping)
+            else _listed(rows)
         )
         self._marked = {} if isinstance(self.rows, dict) else _marked(self.rows, why)
         super().__init__(self._text())
@@ -75,6 +79,13 @@ def _listed(marks: Iterable[object]) -> list[object]:
     """Return the marks of a mask as Python values."""
     as_list = getattr(marks, "to_pylist", None) or getattr(marks, "to_list", None) or getattr(marks, "tolist", None)
     return list(marks) if as_list is None else list(as_list())
+
+
+def _reason(mark: object, why: str) -> str | None:
+    """Return what a row of a mapping is named with; None: with nothing, it is good."""
+    if type(mark).__name__ in {"bool", "bool_"}:
+        return why if mark else None
+    return None if is_missing(mark) or (isinstance(mark, float) and mark != mark) else str(mark)  # noqa: PLR0124  (NaN)
 
 
 def _marked(marks: list[object], why: str) -> dict[int, str]:

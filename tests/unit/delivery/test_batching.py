@@ -105,6 +105,9 @@ def test_rows_are_named_by_lookup_id_or_by_a_mask() -> None:
         assert PoisonRows(mask).named(ids) == {1: "named by the handler"}
     assert PoisonRows(pd.Series([float("nan"), "late", None], dtype=object)).named(ids) == {1: "late"}
     assert PoisonRows([True, True]).named(ids) == {}
+    assert PoisonRows({10: None, 20: "late", 30: float("nan")}).named(ids) == {1: "late"}
+    assert PoisonRows({10: False, 20: True, 30: np.False_}, "why").named(ids) == {1: "why"}
+    assert PoisonRows({10: pd.NA, 20: ValueError("late")}).named(ids) == {1: "late"}
 
 
 def test_it_says_what_it_names_and_travels() -> None:
