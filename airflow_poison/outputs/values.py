@@ -339,8 +339,10 @@ def _rare(kind: pa.DataType) -> Checked:
 
 
 def _scalar(value: Any) -> Any:
-    """Return a scalar of NumPy, or an array without dimensions, as Python's value."""
+    """Return a scalar of NumPy, or an array without dimensions, as Python's value. Raises TypeError for one that is missing."""
     if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
+        if is_missing(value):  # the item of a masked number is what it hides
+            raise TypeError
         return _of_numpy(value) if getattr(value.dtype, "kind", "") == "M" else value.item()
     return value
 

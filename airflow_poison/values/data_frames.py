@@ -22,8 +22,9 @@ _OF_PANDAS = ("pandas.period", "pandas.interval")
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value is None, or what pandas has in its place: NA, NaT."""
-    return value is None or type(value).__name__ in {"NAType", "NaTType"}
+    """Whether a value is None, or what pandas and NumPy have in its place: NA, NaT, masked."""
+    name = type(value).__name__
+    return value is None or name in {"NAType", "NaTType", "MaskedConstant"} or (name == "datetime64" and value != value)  # noqa: PLR0124  (NaT)
 
 
 def is_frame(value: object) -> bool:

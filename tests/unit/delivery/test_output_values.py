@@ -83,6 +83,8 @@ KEPT = [
     ("struct<x: int, y: int>", Point(1, 2), {"x": 1, "y": 2}),
     ("struct<amount: decimal(9,2)>", Price(Decimal("1.5")), {"amount": Decimal("1.50")}),
     ("array<int>", [1, pd.NA, None], [1, None, None]),
+    ("array<int>", np.ma.array([1, 2], mask=[False, True]), [1, None]),
+    ("array<date>", np.array(["2026-01-02", "NaT"], "datetime64[D]"), [date(2026, 1, 2), None]),
 ]
 
 
@@ -99,6 +101,8 @@ REFUSED = [
     ("int", np.True_),
     ("int", "1"),
     ("int", math.nan),
+    ("int", np.ma.masked),
+    ("double", np.ma.masked),
     ("int", math.inf),
     ("long", float((1 << 53) + 2)),
     ("int", 1 << 31),
