@@ -287,6 +287,8 @@ def opened(address: str, table: str, label: str) -> Iterator[Reading]:
             with engine.connect() as connection:
                 for statement in _SESSION.get(connection.dialect.name, ()):
                     connection.execute(sa.text(statement))
+                if connection.dialect.name == "sqlite" and (driver := connection.connection.driver_connection) is not None:
+                    driver.text_factory = _text_or_bytes
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", exc.SAWarning)  # a type that SQLAlchemy does not know is read as text
                     found = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False)
@@ -312,6 +314,14 @@ def opened(address: str, table: str, label: str) -> Iterator[Reading]:
             f"{label} cannot be reached: {first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
             "PostgreSQL psycopg2-binary, for MySQL pymysql. Nothing was sent."
         ) from error
+
+
+def _text_or_bytes(raw: bytes) -> str | bytes:
+    """Return a text of SQLite, which keeps any bytes as one; what is no UTF-8 as it is, so that it ends no read."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def _is_whole(index: sa.Index) -> bool:
