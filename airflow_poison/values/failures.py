@@ -16,7 +16,6 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import final
 
-from airflow_poison.values.data_frames import is_missing
 from airflow_poison.values.errors import ErrorHandlerError, PoisonMessageError
 
 
@@ -85,7 +84,8 @@ def _reason(mark: object, why: str) -> str | None:
     """Return what a row of a mapping is named with; None: with nothing, it is good."""
     if type(mark).__name__ in {"bool", "bool_"}:
         return why if mark else None
-    return None if is_missing(mark) or (isinstance(mark, float) and mark != mark) else str(mark)  # noqa: PLR0124  (NaN)
+    is_null = mark is None or type(mark).__name__ in {"NAType", "NaTType"} or (isinstance(mark, float) and mark != mark)  # noqa: PLR0124  (NaN)
+    return None if is_null else str(mark)
 
 
 def _marked(marks: list[object], why: str) -> dict[int, str]:
