@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.actions import PlanAction, Verb, selection_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.rules.settings import as_seconds, choice, duration, put, seconds, whole_number
 from airflow_poison.store import object_store_of
@@ -75,14 +75,15 @@ class Rule(Plain):
         """Check every part."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise SettingError("rule.name", self.name, "1 to 60 letters, digits, dots, underscores and hyphens")
-        when = Selection.from_dict(self.when) if isinstance(self.when, Mapping) else self.when
-        if not isinstance(when, Selection) or when.sub_queue is not SubQueue.POISON:
-            raise SettingError(self._named("when"), self.when, f"a Selection of messages in {SubQueue.POISON.value}, or plain values of one")
-        verb = choice(self._named("verb"), self.verb, RuleVerb)
-        put(self, when=when, verb=verb, after=duration(self._named("after"), self.after))
+        put(self, verb=choice(self._named("verb"), self.verb, RuleVerb), after=duration(self._named("after"), self.after))
         self._check_times()
         self._check_proposal()
-        self._check_export(self.action)
+        action = self.action
+        self._check_export(action)
+        when = selection_of(self.when, action) if isinstance(self.when, Mapping) else self.when
+        if not isinstance(when, Selection) or when.sub_queue is not SubQueue.POISON:
+            raise SettingError(self._named("when"), self.when, f"a Selection of messages in {SubQueue.POISON.value}, or plain values of one")
+        put(self, when=when)
 
     def _check_times(self) -> None:
         if self.at_most is None:
@@ -134,6 +135,8 @@ class Rule(Plain):
             if name not in values:
                 raise SettingError(f"rule.{name}", None, "a text; every rule has a name and a verb")
         given = dict(values)
+        if given.get("export_to") == "":
+            raise SettingError("rule.export_to", "", "a place, or no export_to: an empty text is none, and messages would be removed unwritten")
         if "after" in given and not isinstance(given["after"], timedelta):
             given["after"] = seconds("rule.after", given["after"])
         return cls(**given)

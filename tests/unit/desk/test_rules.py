@@ -88,6 +88,9 @@ def is_whole(queue: Queue) -> bool:
         ({"name": "r", "verb": "tell", "target": "x"}, "target"),
         ({"name": "r", "verb": "put_back", "proposes": "remove"}, "proposes"),
         ({"name": "r", "verb": "ask", "proposes": "tell"}, "put_back, send_to, remove"),
+        ({"name": "r", "verb": "remove", "when": {"error_type": ""}}, "messages of all others would be removed"),
+        ({"name": "r", "verb": "ask", "proposes": "remove", "when": {"text": "x", "where": ""}}, "where='' is not allowed"),
+        ({"name": "r", "verb": "remove", "export_to": ""}, "messages would be removed unwritten"),
     ],
 )
 def test_a_rule_that_is_none_is_refused(parts: dict[str, Any], says: str) -> None:
