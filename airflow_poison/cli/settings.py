@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,9 +181,11 @@ def rules(args: Namespace) -> None:
 
 
 def _read(name: str) -> object:
+    from airflow_poison.values import json_text
+
     try:
-        found: object = json.loads(sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        found: object = json_text.natural_values(sys.stdin.read() if name == "-" else Path(name).read_bytes())
+    except json_text.JsonError as error:
         raise wrong_usage(f"--declare {name}: expected a JSON list of rules; {error}.") from error
     return found
 

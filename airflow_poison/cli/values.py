@@ -291,12 +291,13 @@ def action(text: str) -> Action:
 
 def policy_json(place: str) -> dict[str, object]:
     """Return the JSON object of a file, or of standard input for ``-``. Raises InputError."""
+    from airflow_poison.values import json_text
+
     try:
-        text = sys.stdin.read() if place == "-" else Path(place).read_text(encoding="utf-8")
-        found = json.loads(text)
+        found = json_text.natural_values(sys.stdin.read() if place == "-" else Path(place).read_bytes())
     except OSError as error:
         raise wrong_usage(f"--policy-json {place}: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
+    except json_text.JsonError as error:
         raise wrong_usage(f"--policy-json {place}: no JSON: {error}.") from error
     if not isinstance(found, dict):
         raise wrong_usage(f"--policy-json {place}: expected a JSON object of settings.")

@@ -73,6 +73,13 @@ def test_a_file_of_no_rules_is_refused(poison: Callable[..., Ran], here: Path) -
     (here / "rules.json").write_text("[")
     assert "expected a JSON list of rules" in poison("rules orders --declare rules.json", code=2).err
     (here / "rules.json").write_bytes('[{"name": "\u00e9"}]'.encode("latin-1"))
-    assert "--declare rules.json: expected a JSON list of rules; 'utf-8' codec" in poison("rules orders --declare rules.json", code=2).err
+    assert "--declare rules.json: expected a JSON list of rules; byte 11 is no UTF-8." in poison("rules orders --declare rules.json", code=2).err
     (here / "rules.json").write_text('[{"name": "a", "verb": "drop"}]')
     assert "put_back, send_to, remove, tell, ask" in poison("rules orders --declare rules.json", code=2).err
+    (here / "rules.json").write_text('[{"name": "a", "verb": "remove", "when": {"error_type": "KeyError", "error_type": "ValueError"}}]')
+    assert "the name 'error_type' stands twice in one object" in poison("rules orders --declare rules.json", code=2).err
+
+
+def test_a_file_of_rules_may_begin_with_a_byte_order_mark(poison: Callable[..., Ran], here: Path) -> None:
+    (here / "rules.json").write_text('[{"name": "a", "verb": "tell"}]', encoding="utf-8-sig")
+    poison("rules orders --declare rules.json --dry-run")
