@@ -315,15 +315,18 @@ def _called(function: Callable[[bytes], object], name: str) -> Callable[[bytes],
 def selection_of(given: object, action: PlanAction | None = None) -> Selection:
     """Return the selection of a dict, JSON text of one, or nothing: all poison. Raises SettingError.
 
-    :param action: what is done with its messages. A removal refuses an empty text, as a template has for an empty variable: it is no condition.
+    :param action: what is done with its messages. A removal refuses an empty text and None, as templates and tasks have for what is not there: they
+        are no conditions.
     """
     if isinstance(given, Selection):
         return given
     values = _values("selection", given, "conditions by name, for example {'error_type': 'KeyError'}")
     if action is not None and action.verb is Verb.REMOVE:
+        if isinstance(given, str) and not values and "{" not in given:
+            raise SettingError("selection", given, "conditions by name, and {} for all poison: this is none, and all poison would be removed")
         for name, value in values.items():
-            if value == "":
-                raise SettingError(name, value, f"a condition, or no {name!r}: an empty text is none, and messages of all others would be removed")
+            if value == "" or (value is None and name != "sub_queue"):  # None there is everywhere
+                raise SettingError(name, value, f"a condition, or no {name!r}: this is none, and messages of all others would be removed")
     return Selection.from_dict(values)
 
 
