@@ -107,7 +107,7 @@ def json_value(value: object, number: Callable[[float | Decimal], object] = lamb
             nanos: int = getattr(value, "nanoseconds", 0)  # of pandas
             return duration_text(value // timedelta(microseconds=1) * 1_000 + nanos, 1_000_000_000)
         case bytes() | bytearray() | memoryview():
-            return b64encode(value).decode()
+            return b64encode(bytes(value)).decode()  # a view may leave bytes out
         case UUID():
             return str(value)
         case Pairs():
@@ -131,10 +131,11 @@ def _object(fields: dict[str, object], of: dict[object, object]) -> Pairs:
 
 def _of_numpy(value: Any) -> object:
     """Return a value of NumPy as Python's. Raises TypeError for a type that Python does not have as it is."""
-    if value.dtype.kind not in "biufUO":
+    if value.dtype.kind not in "biufUO" or (value.dtype.kind == "f" and value.dtype.itemsize > 8):  # noqa: PLR2004  (bytes of a double)
         raise TypeError(f"Object of NumPy's type {value.dtype} is not JSON serializable")
-    is_narrow = value.dtype.kind == "f" and value.dtype.itemsize < 8  # noqa: PLR2004  (bytes of a double)
-    return float(str(value)) if is_narrow and not value.shape else value.tolist()
+    if value.dtype.kind != "f" or value.dtype.itemsize == 8:  # noqa: PLR2004
+        return value.tolist()
+    return [_of_numpy(each) for each in value] if value.shape else float(str(value))  # with the digits that a narrow number has
 
 
 def name_of(key: object) -> str:

@@ -48,6 +48,7 @@ def sent(frame: object, **mapping: Any) -> list[dict[str, Any]]:
         (objects(pd.Timedelta(1001), pd.Timedelta(-1)), ["PT0.000001001S", "PT-0.000000001S"]),
         (objects(1, "a", None, float("nan"), 2**70, {1: 2}, [1.5, None]), [1, "a", None, None, 2**70, {"1": 2}, [1.5, None]]),
         (objects(np.int64(5), np.float32(0.1), np.array([1, 2]), np.array(["x"], dtype=object)), [5, 0.1, [1, 2], ["x"]]),
+        (objects(np.array([[0.1], [2]], np.float32), memoryview(b"abc")[::2]), [[[0.1], [2.0]], "YWM="]),
         (pd.DataFrame({"v": [1.5, float("nan")]}), [1.5, None]),
         (pl.DataFrame({"v": [1.5, float("nan")]}), [1.5, "NaN"]),
         (pl.DataFrame({"v": [2**100]}, schema={"v": pl.Int128}), [2**100]),
@@ -127,6 +128,7 @@ def test_labels_of_objects_have_no_quotes() -> None:
         ([{1: "a", "1": "b"}], r"keys of \[1, '1'\] are one name in JSON"),
         ([{"m": [{None: 1, "null": 2}]}], "column 'm' cannot become JSON: keys of"),
         ([{"a": ["\ud800"]}], "column 'a' cannot become JSON: 'utf-8' codec can't encode"),
+        ([{"a": np.longdouble("0.1")}], "column 'a' cannot become JSON: Object of NumPy's type float128"),
     ],
 )
 def test_rows_that_would_be_others_as_json_are_refused(rows: list[dict[Any, Any]], error: str) -> None:
