@@ -13,7 +13,6 @@ PACKAGE = Path(airflow_poison.__file__).parent
 READERS = {"load", "loads", "JSONDecoder"}
 NOT_BODIES = {
     "values/json_text.py": "reads bodies exactly",
-    "cli/settings.py": "what people give or set",
     "cli/values.py": "what people give or set",
     "hooks/connection.py": "what people give or set",
     "operators/base.py": "what people give or set",
